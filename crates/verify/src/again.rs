@@ -441,6 +441,8 @@ impl Walked {
             silent: _,
             free: _,
             footprint: _,
+            by_convention: _,
+            recorded: _,
             falls_back: _,
             changes: _,
             consulted,

@@ -1043,8 +1043,9 @@ fn report<A: Arch>(
     let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
     following.sort_unstable();
     following.dedup();
-    let promotes = |w: &Walked| has_changed(w, ChangeKind::PromotedCall);
-    let promoted = walked.iter().filter(|w| promotes(w)).count() as u64;
+    let through_pointers = |w: &Walked| has_changed(w, ChangeKind::PromotedCall) || w.recorded > 0;
+    let with_changed_pointer_calls = walked.iter().filter(|w| through_pointers(w)).count() as u64;
+    let by_convention = walked.iter().filter(|w| w.by_convention).count() as u64;
     let inlines = |w: &Walked| has_changed(w, ChangeKind::InlinedCall);
     let inlining = walked.iter().filter(|w| inlines(w)).count() as u64;
     let counting = cx.counts.is_some();
@@ -1061,7 +1062,7 @@ fn report<A: Arch>(
         .filter_map(|(id, w)| {
             let f = cx.function(id as FuncId)?;
             let takes_constants = takes_constants(w);
-            let (promotes, inlines) = (promotes(w), inlines(w));
+            let (through_pointers, inlines) = (through_pointers(w), inlines(w));
             let unreached = if w.failure.is_none() {
                 w.unreached.iter().map(|r| (r.0.get(), r.1)).collect()
             } else {
@@ -1077,8 +1078,9 @@ fn report<A: Arch>(
                 ("A8", following.binary_search(&id).is_ok()),
                 ("A9", of_labels.binary_search(&id).is_ok()),
                 ("A10", takes_constants),
-                ("A11", promotes),
+                ("A11", through_pointers),
                 ("A12", inlines),
+                ("A13", w.by_convention),
                 ("A14", counting),
             ];
             let unwanted = || {
@@ -1134,8 +1136,9 @@ fn report<A: Arch>(
         ("A8", found.following),
         ("A9", of_labels.len() as u64),
         ("A10", with_constants),
-        ("A11", promoted),
+        ("A11", with_changed_pointer_calls),
         ("A12", inlining),
+        ("A13", by_convention),
         ("A14", if counting { functions.len() as u64 } else { 0 }),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();

@@ -4,7 +4,8 @@
 //! The ways are followed forwards through the input's code, into other functions by jumps as well, until
 //! nothing is left in question. What is not known reads everything.
 //!
-//! What calling conventions say is used where the rewriter relies on it too, and nowhere else:
+//! What calling conventions say is used where the rewriter relies on it too, and nowhere else. It is assumption
+//! A13, which is counted for functions whose proof needs it ([`Known::by_convention`]):
 //!
 //! * No flag that is computed ([`crate::arch::step::flag`]) goes into a call or comes out of it: neither
 //!   calls nor returns nor jumps to functions through pointers read one. So the flags are dead before a
@@ -100,6 +101,8 @@ pub(crate) struct Known<'a> {
     pub entered: bool,
     /// Instructions of it that fault may go to landing pads, which read the registers that calls keep.
     pub faults: bool,
+    /// Set where the answer is yes only because calling conventions say so (assumption A13).
+    pub by_convention: &'a Cell<bool>,
     /// What is left of [`RESERVE`].
     pub reserve: &'a Cell<usize>,
 }
@@ -143,6 +146,7 @@ pub(crate) fn dead<A: Arch>(
                 && !known.own.iter().any(|r| r.contains(InputAddr::new(at)))
                 && cx.old_unwind.find(at).is_some_and(|f| f.start == at)
             {
+                known.by_convention.set(true);
                 open.regs &= !known.unread;
                 continue;
             }
@@ -173,6 +177,7 @@ pub(crate) fn dead<A: Arch>(
                     if open.regs & (operand | !known.unread) != 0 {
                         return false;
                     }
+                    known.by_convention.set(true);
                     break;
                 }
                 // Old code goes on there, with whatever it needs.
@@ -188,7 +193,9 @@ pub(crate) fn dead<A: Arch>(
                         }
                     } else if computed {
                         work.extend(known.targets.iter().map(|t| (t.get(), open)));
+                        break;
                     }
+                    known.by_convention.set(true);
                     break;
                 }
                 Flow::Stop => {
@@ -198,6 +205,9 @@ pub(crate) fn dead<A: Arch>(
                     if !returns || open.regs & !known.unread != 0 {
                         return false;
                     }
+                    known
+                        .by_convention
+                        .set(!A::is_undefined(bytes) || known.by_convention.get());
                     break;
                 }
                 // A handler that continues after it restores the flags.

@@ -354,7 +354,7 @@ const ASSUMPTIONS: [(&str, &str); 12] = [
     ),
     (
         "A11",
-        "calls through registers and memory pass nothing in the register that the procedure call standard leaves to linkers' stubs (r11)",
+        "calls and jumps to other functions through registers and memory pass nothing in flags, nor in the registers that the procedure call standard leaves to linkers' stubs (r11; on AArch64 x16 and x17)",
     ),
     (
         "A12",
@@ -362,7 +362,7 @@ const ASSUMPTIONS: [(&str, &str); 12] = [
     ),
     (
         "A13",
-        "flags, and on AArch64 the registers that linkers' stubs may use, mean nothing at the entry of a function whose first instructions do not read them",
+        "flags, and the registers that linkers' stubs may use, hold nothing that is read where a function whose own code shows no such use is entered, calls another, or returns",
     ),
     (
         "A14",

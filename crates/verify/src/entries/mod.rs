@@ -236,6 +236,20 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     let following = following
         .filter(|f| f.iter().any(|(from, to)| from != to))
         .count();
+    let assumptions = Assumption::list(&[
+        ("A4", proof.proved),
+        ("A8", following as u64),
+        ("A13", proof.loses.borrow().len() as u64),
+        ("A14", proof.proved),
+    ]);
+    for Assumption { id, functions, .. } in &assumptions {
+        if !options.accepted.holds(id) {
+            let text = format!(
+                "the proofs of {functions} functions rest on assumption {id}, which is not accepted"
+            );
+            proof.fail(Failure::new(Check::Assumptions, text), options);
+        }
+    }
     Report {
         checker: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
         machine: A::NAME,
@@ -247,12 +261,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         identical: identical.saturating_sub(proof.proved),
         retargeted: proof.retargeted,
         pointers: proof.pointers,
-        assumptions: Assumption::list(&[
-            ("A4", proof.proved),
-            ("A8", following as u64),
-            ("A13", proof.loses.borrow().len() as u64),
-            ("A14", proof.proved),
-        ]),
+        assumptions,
         changes: Vec::new(),
         asks_for_huge_pages: false,
         file_failure_count: proof.count,

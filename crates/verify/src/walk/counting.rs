@@ -15,8 +15,8 @@
 //! Where the old code calls or jumps through a register or memory, the new may call or jump directly to a
 //! *recorder* instead: code that belongs to no function, which must come to a jump to the very value that the
 //! old instruction would have gone to, with the stack as it would have been and all registers but those of
-//! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags. The routine that recorders call for rare targets is
-//! proved as a function: it preserves all but its argument, and writes to the table that it is given.
+//! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags (assumption A11). The routine that recorders call for rare
+//! targets is proved as a function: it preserves all but its argument, and writes to the table that it is given.
 //!
 //! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
@@ -34,6 +34,7 @@ use crate::liveness::{Known, Set, dead};
 use crate::machine::{self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value};
 use crate::report::{Check, Failure};
 use pages::Pending;
+use std::cell::Cell;
 
 /// New code after a call that has just come back, or where the function was just entered.
 #[derive(Clone, Copy, Debug)]
@@ -185,6 +186,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let mut routines = std::mem::take(&mut self.s.routines);
         let mut recent = std::mem::take(&mut self.s.recent);
+        let by_convention = Cell::new(false);
         let end = {
             let walk = &*self;
             let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p.get()).is_some();
@@ -198,6 +200,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 },
                 entered,
                 faults: walk.faults && walk.lsdas,
+                by_convention: &by_convention,
                 reserve: &walk.reserve,
             };
             // Without an exclusive store the mark of an exclusive load has no effect.
@@ -219,6 +222,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     regs: m.regs,
                     flags: m.flags & asked,
                 };
+                by_convention.set(false);
                 changed.is_empty() || dead::<A>(cx, &mut recent, &known, p.get(), changed)
             };
             let mut machine = Machine {
@@ -237,6 +241,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         self.s.routines = routines;
         self.s.recent = recent;
+        self.out.by_convention |= end.is_some() && by_convention.get();
         end.map(OutputAddr::new)
     }
 
@@ -401,6 +406,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             );
         }
         self.out.footprint.join(&footprint);
+        self.out.recorded += 1;
         Ok(())
     }
 }

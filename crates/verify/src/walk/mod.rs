@@ -95,6 +95,10 @@ pub(crate) struct Walked {
     pub free: Vec<std::ops::Range<u32>>,
     /// What counting touches.
     pub footprint: Footprint,
+    /// Inserted code changes flags or registers that are dead only by calling conventions.
+    pub by_convention: bool,
+    /// Indirect calls and jumps that are recorded.
+    pub recorded: u64,
     /// Indirect jumps that go on in old code, by old address.
     pub falls_back: Vec<InputAddr>,
     /// How many changed instructions there are, by kind.

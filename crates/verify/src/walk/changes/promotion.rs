@@ -19,8 +19,8 @@
 //! too it waits in the word under the stack pointer, which the call itself overwrites with the return address. What
 //! follows such a read is only right after it: code that nothing else may enter ([`Walk::after_read`]).
 //!
-//! What a comparison destroys: the flags, which no call takes along ([`crate::liveness`] says so of all calls), and
-//! that register. That calls through registers and memory pass nothing in it is assumption A11.
+//! What a comparison destroys: the flags and that register. That calls through registers and memory pass nothing in
+//! them is assumption A11.
 
 use super::super::pages::Pending;
 use super::super::{OldState, State, Step, Walk, fail};
