@@ -70,7 +70,7 @@ mod walk;
 pub use progress::walked;
 pub use report::{
     Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
-    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict,
+    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict, assumption_ids,
 };
 
 use crate::addr::{InputAddr, OutputAddr, Pair};

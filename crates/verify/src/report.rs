@@ -370,6 +370,11 @@ const ASSUMPTIONS: [(&str, &str); 12] = [
     ),
 ];
 
+/// The numbers of all assumptions, in the order of the documentation.
+pub fn assumption_ids() -> Vec<&'static str> {
+    ASSUMPTIONS.iter().map(|a| a.0).collect()
+}
+
 impl Assumption {
     /// The assumptions that some function rests on, by the number of functions for each id.
     pub(crate) fn list(counts: &[(&str, u64)]) -> Vec<Assumption> {

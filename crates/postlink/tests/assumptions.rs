@@ -1,0 +1,404 @@
+//! What a proof assumes, attacked: for each assumption a program that breaks it. The certificate counts the assumption,
+//! the output does something else than the program, and `verify --strict-assumptions` refuses it. So each of these
+//! tests would fail if the assumption were not counted, and would be needless if the checker looked itself.
+//!
+//! `docs/what-a-program-may-see.md` names the test of each.
+
+mod support;
+
+use std::process::Command;
+use support::folder::Folder;
+use support::{done, is_installed};
+
+/// A program that breaks an assumption.
+struct Attack<'a> {
+    assumption: &'a str,
+    source: &'a str,
+    /// For instrumenting and optimising.
+    both: &'a [&'a str],
+    /// For optimising. `None`: instrumenting alone is the attack.
+    optimize: Option<&'a [&'a str]>,
+    instrument: &'a [&'a str],
+}
+
+const KEPT: &[&str] = &["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
+const BARE: &[&str] = &["-fPIE", "-pie", "-fno-toplevel-reorder"];
+
+impl Attack<'_> {
+    fn of<'a>(assumption: &'a str, source: &'a str) -> Attack<'a> {
+        Attack {
+            assumption,
+            source,
+            both: &[],
+            optimize: Some(&[]),
+            instrument: &[],
+        }
+    }
+
+    /// Counting and optimising succeed, the proof holds, and yet the output does something else.
+    fn succeeds(&self) {
+        if !is_installed("gcc") {
+            return;
+        }
+        let folder = Folder::new();
+        let flags = if self.both.is_empty() { KEPT } else { BARE };
+        let app = folder.compile("app", self.source, flags);
+        let plain = folder.run(&app, &[]);
+        let arguments = ["instrument", "app", "-o", "counting"];
+        folder.postlink(&[&arguments[..], self.both, self.instrument].concat());
+        let mut counting = folder.command(&folder.path("counting"), &[]);
+        // It may crash: what it counts is not needed then.
+        let counted = counting
+            .env("POSTLINK_PROFILE", folder.path("run.plraw"))
+            .output()
+            .expect("it was made");
+        let Some(options) = self.optimize else {
+            assert_ne!(String::from_utf8_lossy(&counted.stdout), plain);
+            is_counted(&folder, "counting", self.assumption);
+            return;
+        };
+        let arguments = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+        folder.postlink(&[&arguments[..], self.both, options].concat());
+        let optimised = folder.start(&folder.path("opt"), &[]);
+        assert_ne!(
+            String::from_utf8_lossy(&optimised.stdout),
+            plain,
+            "{}: nothing came of it",
+            self.assumption
+        );
+        is_counted(&folder, "opt", self.assumption);
+    }
+}
+
+/// The proof of `output` holds and rests on the assumption: all others do not suffice.
+fn is_counted(folder: &Folder, output: &str, assumption: &str) {
+    let said = folder.postlink(&["verify", "app", output, "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let counted: Vec<String> = said["assumptions"]
+        .as_array()
+        .expect("a list of assumptions")
+        .iter()
+        .filter(|a| a["functions"].as_u64().is_some_and(|n| n > 0))
+        .map(|a| a["id"].as_str().expect("an id").to_owned())
+        .collect();
+    assert!(
+        counted.iter().any(|id| id == assumption),
+        "{output}: {assumption} is not among {counted:?}"
+    );
+    let strict = |accepted: &[String]| {
+        let accepted = accepted.join(",");
+        folder.attempt(&["verify", "app", output, "--strict-assumptions", &accepted])
+    };
+    let all = strict(&counted);
+    assert!(all.status.success(), "{output}: {counted:?} do not suffice");
+    let others: Vec<String> = counted.into_iter().filter(|id| id != assumption).collect();
+    let refused = strict(&others);
+    let text = [refused.stdout, refused.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert_eq!(refused.status.code(), Some(1), "{output}: {text}");
+    let why = format!("on assumption {assumption}, which is not accepted");
+    assert!(text.contains(&why), "{output}: {text}");
+}
+
+const A1: &str = r#"
+#include <stdio.h>
+extern char etext[];
+/* Whether the caller's code lies behind the end of the text segment. */
+__attribute__((noinline)) int caller_is_behind(void) { return (char *)__builtin_return_address(0) > (char *)etext; }
+__attribute__((noinline)) int caller(int n) { int behind = 0; for (int i = 0; i < n; i++) behind += caller_is_behind(); return behind; }
+int main(void) { printf("%d\n", caller(1000)); return 0; }
+"#;
+
+#[test]
+fn a_return_address_is_compared_with_the_end_of_the_text_segment() {
+    Attack::of("A1", A1).succeeds();
+}
+
+const A2: &str = r#"
+#include <stdio.h>
+int victim(int); extern char hidden[];
+__asm__(".text\n.p2align 4\n.globl victim\n.type victim,@function\nvictim:\n.cfi_startproc\n movl %edi,%eax\n.Linside: addl $3,%eax\n imull $5,%eax,%eax\n ret\n.cfi_endproc\n.size victim,.-victim\n"
+ ".globl host\n.type host,@function\nhost:\n.cfi_startproc\n .byte 0x48,0xb8\n.Lhidden: jmp .Linside\n .byte 0,0,0,0,0,0\n ret\n.cfi_endproc\n.size host,.-host\n");
+long host(void);
+/* The immediate of host's first instruction is a branch to the second instruction of victim. */
+__attribute__((noinline)) int by_host(int x) { volatile long two = 2; char *at = (char *)host + two; int got; __asm__ volatile("call *%1" : "=a"(got) : "r"(at), "a"(x) : "cc", "memory"); return got; }
+int main(void) { long s = host() & 1; for (int i = 0; i < 1000; i++) s += victim(i) + by_host(i + 1); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn a_hidden_branch_leads_into_an_old_entry() {
+    Attack {
+        both: &["--relocations", "none"],
+        ..Attack::of("A2", A2)
+    }
+    .succeeds();
+}
+
+const A3: &str = r#"
+#include <stdio.h>
+int victim(int);
+__asm__(".text\n.p2align 4\n.globl victim\n.type victim,@function\nvictim:\n.cfi_startproc\n movl %edi,%eax\n addl $3,%eax\n imull $5,%eax,%eax\n ret\n.cfi_endproc\n.size victim,.-victim\n");
+/* The second instruction of victim: its value comes to eax with the call. */
+__attribute__((noinline)) int second(int x) { volatile long two = 2; char *at = (char *)victim + two; int got; __asm__ volatile("call *%1" : "=a"(got) : "r"(at), "a"(x) : "cc", "memory"); return got; }
+int main(void) { long s = 0; for (int i = 0; i < 1000; i++) s += victim(i) + second(i + 1); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn a_calculated_call_leads_behind_the_first_byte_of_an_old_entry() {
+    Attack {
+        both: &["--relocations", "none"],
+        ..Attack::of("A3", A3)
+    }
+    .succeeds();
+}
+
+const A4: &str = r#"
+#include <stdio.h>
+#include <stdint.h>
+#include <sys/mman.h>
+int victim(int);
+__asm__(".text\n.p2align 4\n.globl victim\n.type victim,@function\nvictim:\n.cfi_startproc\n leal 3(%rdi),%eax\n nopl 8(%rax)\n imull $5,%eax,%eax\n ret\n.cfi_endproc\n.size victim,.-victim\n");
+__attribute__((noinline)) long all(void) { long s = 0; for (int i = 0; i < 1000; i++) s += victim(i); return s; }
+int main(void) {
+  long before = all();
+  /* The factor of imul. */
+  volatile long at = 9;
+  unsigned char *byte = (unsigned char *)victim + at;
+  uintptr_t page = (uintptr_t)byte & ~4095ul;
+  if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC)) return 1;
+  *byte = 9;
+  printf("%ld %ld\n", before, all());
+  return 0;
+}
+"#;
+
+#[test]
+fn code_that_moved_is_written() {
+    Attack {
+        both: &["--relocations", "none"],
+        ..Attack::of("A4", A4)
+    }
+    .succeeds();
+}
+
+const A7: &str = r#"
+#include <stdio.h>
+int falls(int);
+int helper(int x) { return x + 1; }
+__asm__(".text\n.p2align 4\n.globl falls\n.type falls,@function\nfalls:\n.cfi_startproc\n"
+ "push %rbx\n.cfi_def_cfa_offset 16\n mov %edi,%ebx\n call helper\n.cfi_endproc\n.size falls,.-falls\n"
+ ".type rest,@function\nrest:\n.cfi_startproc\n.cfi_def_cfa_offset 16\n add %ebx,%eax\n pop %rbx\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size rest,.-rest\n");
+int main(void) { long sum = 0; for (int i = 0; i < 1000; i++) sum += falls(i); printf("%ld\n", sum); return 0; }
+"#;
+
+#[test]
+fn a_call_at_the_end_of_a_function_returns() {
+    Attack::of("A7", A7).succeeds();
+}
+
+const A8: &str = r#"
+#include <stdio.h>
+__attribute__((noinline)) int first(int x) { return x * 7 + 3; }
+__attribute__((noinline)) int often(int x) { return x * 5 + 2; }
+__attribute__((noinline)) int rare(int x) { return x * 3 + 1; }
+int (*volatile table[])(int) = {rare, often, first};
+int main(int argc, char **argv) {
+  long sum = 0;
+  for (int i = 0; i < 1000; i++) sum += table[1](i);
+  if (argc > 5) sum += table[0](argc) + table[2](argc);
+  printf("%ld %d\n", sum, (char *)table[1] < (char *)table[0]);
+  return 0;
+}
+"#;
+
+#[test]
+fn pointers_to_functions_are_ordered() {
+    Attack::of("A8", A8).succeeds();
+}
+
+const A9: &str = r#"
+#include <stdio.h>
+int sink;
+__attribute__((noinline)) long run(const char *p) {
+  static void *const labels[] = {&&end, &&add, &&rare, &&twice};
+  long sum = 0;
+  goto *labels[(int)*p++];
+add: sum += 3; goto *labels[(int)*p++];
+rare: sink = sum * 7 + 1; sum ^= sink; __asm__ volatile(".skip 64, 0x90"); goto *labels[(int)*p++];
+twice: sum *= 2; goto *labels[(int)*p++];
+end: { void *const volatile *seen = (void *const volatile *)labels; return sum * 100000 + ((char *)seen[3] - (char *)seen[1]); }
+}
+int main(void) { long s = 0; for (int i = 0; i < 500; i++) s = run("\3\1\3\1\3\3\1\0"); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn the_distance_of_two_labels_is_taken() {
+    Attack::of("A9", A9).succeeds();
+}
+
+const A10: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+extern const long rate;
+__asm__(".section .rodata\n.balign 4096\n.globl rate\n.type rate,@object\n.size rate,8\nrate: .quad 7\n.balign 4096\n.text\n");
+__attribute__((noinline)) long priced(long n) { long s = 0; while (n > 0) { s += rate * n; n -= 3; } return s; }
+int main(void) {
+  long before = 0, after = 0;
+  for (int i = 0; i < 1000; i++) before += priced(i);
+  if (mprotect((void *)&rate, 4096, PROT_READ | PROT_WRITE)) return 1;
+  *(volatile long *)&rate = 9;
+  for (int i = 0; i < 1000; i++) after += priced(i);
+  printf("%ld %ld\n", before, after);
+  return 0;
+}
+"#;
+
+#[test]
+fn a_constant_is_made_writable_and_written() {
+    Attack {
+        optimize: Some(&["--simplify-rodata-loads"]),
+        ..Attack::of("A10", A10)
+    }
+    .succeeds();
+}
+
+const A11: &str = r#"
+#include <stdio.h>
+long by_r11(long); long pass(long (*)(long), long);
+__asm__(".text\n.p2align 4\n.globl by_r11\n.type by_r11,@function\nby_r11:\n.cfi_startproc\n lea (%rdi,%r11),%rax\n ret\n.cfi_endproc\n.size by_r11,.-by_r11\n"
+ ".p2align 4\n.globl pass\n.type pass,@function\npass:\n.cfi_startproc\n sub $8,%rsp\n.cfi_def_cfa_offset 16\n mov %rdi,%rax\n mov %rsi,%rdi\n mov $42,%r11d\n call *%rax\n add $1,%rax\n add $8,%rsp\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size pass,.-pass\n");
+long (*volatile what)(long) = by_r11;
+int main(void) { long s = 0; for (int i = 0; i < 1000; i++) s += pass(what, i); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn an_indirect_call_passes_a_value_in_r11() {
+    Attack {
+        optimize: Some(&["--indirect-call-promotion=calls", "--icp-top-callsites=0"]),
+        ..Attack::of("A11", A11)
+    }
+    .succeeds();
+    // Counting records where such calls lead.
+    Attack {
+        optimize: None,
+        ..Attack::of("A11", A11)
+    }
+    .succeeds();
+}
+
+const A12: &str = r#"
+#include <stdio.h>
+long tiny(long); long looks(long);
+__asm__(".text\n.p2align 4\n.globl tiny\n.type tiny,@function\ntiny:\n.cfi_startproc\n lea 3(%rdi),%rax\n ret\n.cfi_endproc\n.size tiny,.-tiny\n"
+ ".p2align 4\n.globl looks\n.type looks,@function\nlooks:\n.cfi_startproc\n movq $0,-8(%rsp)\n call tiny\n cmpq $0,-8(%rsp)\n sete %cl\n movzbl %cl,%ecx\n add %rcx,%rax\n ret\n.cfi_endproc\n.size looks,.-looks\n");
+int main(void) { long s = 0; for (int i = 0; i < 1000; i++) s += looks(i); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn the_word_below_the_stack_pointer_is_read_after_a_call() {
+    Attack {
+        optimize: Some(&["--inline-small-functions"]),
+        ..Attack::of("A12", A12)
+    }
+    .succeeds();
+}
+
+const A13: &str = r#"
+#include <stdio.h>
+long flags(long);
+__asm__(".text\n.p2align 4\n.globl reads\n.type reads,@function\nreads:\n.cfi_startproc\n setc %al\n movzbl %al,%eax\n ret\n.cfi_endproc\n.size reads,.-reads\n"
+ ".p2align 4\n.globl on\n.type on,@function\non:\n.cfi_startproc\n mov %rdi,%rsi\n jmp reads\n.cfi_endproc\n.size on,.-on\n"
+ ".p2align 4\n.globl flags\n.type flags,@function\nflags:\n.cfi_startproc\n cmp $500,%rdi\n jmp on\n.cfi_endproc\n.size flags,.-flags\n");
+int main(void) { long s = 0; for (int i = 0; i < 1000; i++) s += flags(i); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn flags_are_handed_to_another_function() {
+    for mode in ["call-graph", "call-edges"] {
+        Attack {
+            instrument: &["--mode", mode],
+            optimize: None,
+            ..Attack::of("A13", A13)
+        }
+        .succeeds();
+    }
+}
+
+/// In moved code as well: the callee reads flags, which a counter on each way to the call changes.
+const A13_CALL: &str = r#"
+#include <stdio.h>
+long flags(long);
+long reads(long);
+__asm__(".text\n.p2align 4\n.globl reads\n.type reads,@function\nreads:\n.cfi_startproc\n setle %al\n movzbl %al,%eax\n ret\n.cfi_endproc\n.size reads,.-reads\n"
+ ".p2align 4\n.globl flags\n.type flags,@function\nflags:\n.cfi_startproc\n push %rbx\n.cfi_def_cfa_offset 16\n.cfi_offset %rbx,-16\n xor %ebx,%ebx\n test %rdi,%rdi\n js 1f\n cmp $500,%rdi\n jl 1f\n mov $0,%eax\n1: call reads\n pop %rbx\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size flags,.-flags\n");
+int main(void) { long s = 0; for (int i = -500; i < 1000; i++) s += flags(i); printf("%ld\n", s); return 0; }
+"#;
+
+#[test]
+fn flags_are_handed_to_another_function_in_moved_code() {
+    for counters in ["plain", "atomic", "per-thread"] {
+        Attack {
+            instrument: &["--counters", counters],
+            optimize: None,
+            ..Attack::of("A13", A13_CALL)
+        }
+        .succeeds();
+    }
+}
+
+/// A routine of the start-up code writes to what another register points to: the length of a name to a place that far
+/// from address 0.
+#[test]
+fn a_routine_that_counting_adds_writes_elsewhere() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let folder = Folder::new();
+    let app = folder.compile("app", A8, KEPT);
+    let plain = folder.run(&app, &[]);
+    folder.postlink(&["instrument", "app", "-o", "counting"]);
+    let counting = folder.path("counting");
+    let mut image = std::fs::read(&counting).expect("it was made");
+    // mov %rcx,8(%rdi)
+    let code = [0x48, 0x89, 0x4f, 0x08];
+    let places: Vec<usize> = (0..image.len())
+        .filter(|at| image[*at..].starts_with(&code))
+        .collect();
+    let [at] = places[..] else {
+        panic!("the routine that measures a name is not where it was: {places:?}");
+    };
+    // mov %rcx,8(%rcx)
+    image[at + 2] = 0x49;
+    std::fs::write(&counting, image).expect("the folder is ours");
+    // The name is for a message: that this is not its profile.
+    std::fs::write(folder.path("run.plraw"), [b'x'; 4096]).expect("the folder is ours");
+    let mut run = folder.command(&counting, &[]);
+    let run = run.env("POSTLINK_PROFILE", folder.path("run.plraw"));
+    let run = run.output().expect("it can be executed");
+    assert_ne!(String::from_utf8_lossy(&run.stdout), plain);
+    is_counted(&folder, "counting", "A14");
+}
+
+/// The table in the documentation has every assumption, and names a test of this file for each.
+#[test]
+fn every_assumption_has_a_test_that_the_documentation_names() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root.join("docs/what-a-program-may-see.md");
+    let text = std::fs::read_to_string(&path).expect("the repository has it");
+    let mut listed = Vec::new();
+    let list = done(Command::new(std::env::current_exe().expect("this one")).arg("--list"));
+    let tests = String::from_utf8(list.stdout).expect("names");
+    for row in text.lines().filter(|l| l.starts_with("| A")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [id, _, named] = cells[..] else {
+            panic!("not a row of three cells: {row}");
+        };
+        listed.push(id);
+        for name in named.split(',') {
+            let name = name.trim().trim_matches('`');
+            let is_there = tests.lines().any(|l| l == format!("{name}: test"));
+            assert!(is_there, "{id}: no test {name}");
+        }
+    }
+    assert_eq!(listed, postlink_verify::assumption_ids());
+}
