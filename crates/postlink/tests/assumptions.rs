@@ -114,6 +114,21 @@ fn a_return_address_is_compared_with_the_end_of_the_text_segment() {
     Attack::of("A1", A1).succeeds();
 }
 
+const A1_TABLE: &str = r#"
+#include <stdio.h>
+long chosen(long); long left(long);
+__asm__(".section .rodata\n.p2align 2\ntable: .long .LE0-table,.LE1-table,.LE2-table,.LE3-table\n.text\n.p2align 4\n.globl chosen\n.type chosen,@function\nchosen:\n.cfi_startproc\n"
+" cmp $3,%rdi\n ja .Lno\n lea table(%rip),%rdx\n movslq (%rdx,%rdi,4),%rax\n add %rdx,%rax\n jmp *%rax\n"
+".LE0: mov %rax,%rcx\n mov $10,%eax\n ret\n.LE1: mov $20,%eax\n add $1,%eax\n ret\n.LE2: mov $30,%eax\n ret\n.LE3: mov $40,%eax\n ret\n.Lno: xor %eax,%eax\n ret\n.cfi_endproc\n.size chosen,.-chosen\n.globl left\n.type left,@function\nleft:\n.cfi_startproc\n call chosen\n mov %rcx,%rax\n ret\n.cfi_endproc\n.size left,.-left\n");
+extern char __executable_start[];
+int main(void) { long s = 0; for (int i = 0; i < 1000; i++) s += chosen(3); printf("%ld %lx\n", s, left(0) - (long)__executable_start); return 0; }
+"#;
+
+#[test]
+fn the_target_of_a_table_jump_is_left_in_a_register() {
+    Attack::of("A1", A1_TABLE).succeeds();
+}
+
 const A2: &str = r#"
 #include <stdio.h>
 int victim(int); extern char hidden[];

@@ -33,8 +33,8 @@
 //! * A call at the very end of a function, or of a part of it with an unwind entry of its own, does not return
 //!   ([`FunctionReport::assumed_no_return`] counts them), unless the new code goes on after it as the old one does.
 //! * Entries of a relative jump table are added to the base that precedes it.
-//! * What a table jump leaves in the registers in which it formed its table's address, its base and its
-//!   target is not used after calls and returns; until then that is checked.
+//! * What a table jump leaves in the register of its target is not used (A1); nor, after calls and returns, what it
+//!   leaves in the registers in which it formed its table's address and its base. Until then that is checked.
 //! * A veneer may use the registers that the procedure call standard leaves to veneers (x16 on AArch64).
 //! * The start-up code of an instrumented program, and the routines that give a thread its counters or note first
 //!   calls, write to no memory of the program (A14). That they keep registers, flags and the stack is shown

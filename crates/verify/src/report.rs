@@ -322,7 +322,7 @@ pub struct Assumption {
 const ASSUMPTIONS: [(&str, &str); 12] = [
     (
         "A1",
-        "nothing depends on the number of a return address or program counter in code that moved, beyond what is looked for",
+        "nothing depends on the number of a return address or program counter in code that moved, nor on what a jump through a table leaves in registers, beyond what is looked for",
     ),
     (
         "A2",
