@@ -114,6 +114,29 @@ fn a_return_address_is_compared_with_the_end_of_the_text_segment() {
     Attack::of("A1", A1).succeeds();
 }
 
+/// The first instruction of a function that control also runs into from the one before: the jump to its counter
+/// overwrites a call, which is in the stub.
+const A1_ENTRY: &str = r#"
+#include <stdio.h>
+int before(void);
+__asm__(".text\n.p2align 4\n.globl asks\n.type asks,@function\nasks:\n.cfi_startproc\n lea etext(%rip),%rcx\n xor %eax,%eax\n cmp %rcx,(%rsp)\n seta %al\n ret\n.cfi_endproc\n.size asks,.-asks\n"
+ ".p2align 4\n.globl before\n.type before,@function\nbefore:\n.cfi_startproc\n nop\n.cfi_endproc\n.size before,.-before\n"
+ ".globl entered\n.type entered,@function\nentered:\n.cfi_startproc\n call asks\n ret\n.cfi_endproc\n.size entered,.-entered\n");
+int main(void) { printf("%d\n", before()); return 0; }
+"#;
+
+#[test]
+fn a_return_address_in_a_stub_is_compared_with_the_end_of_the_text_segment() {
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        Attack {
+            instrument: &["--mode", mode],
+            optimize: None,
+            ..Attack::of("A1", A1_ENTRY)
+        }
+        .succeeds();
+    }
+}
+
 const A1_TABLE: &str = r#"
 #include <stdio.h>
 long chosen(long); long left(long);

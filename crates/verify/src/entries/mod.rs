@@ -34,6 +34,7 @@
 //! * A13: flags mean nothing at the entry of a function that does not read one in its first instructions, up to a
 //!   branch, before it writes it. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not
 //!   begin by reading them, and do not come to their entry again. Counted are counters that do not keep them.
+//! * A1: nothing depends on the number of a return address. Counted are calls that are in stubs.
 //! * What is assumed for moved code as well, see the crate.
 
 mod aarch64;
@@ -151,7 +152,10 @@ struct Proof<'a, A> {
     hooks: u64,
     retargeted: u64,
     pointers: u64,
-    proved: u64,
+    /// Entries of functions with a counter that is shown to keep what the function does.
+    proved: RefCell<FxHashSet<u64>>,
+    /// Calls that are in a stub instead: what they call may see another return address.
+    calls: RefCell<FxHashSet<u64>>,
     /// Counters that do not keep flags, or registers that stubs may use, where these mean nothing.
     loses: RefCell<FxHashSet<u64>>,
     arch: std::marker::PhantomData<A>,
@@ -202,7 +206,8 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         hooks: 0,
         retargeted: 0,
         pointers: 0,
-        proved: 0,
+        proved: RefCell::default(),
+        calls: RefCell::default(),
         loses: RefCell::default(),
         arch: std::marker::PhantomData,
     };
@@ -225,7 +230,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     proof.slow_ways(options);
     proof.identity();
     proof.seen(&visible, &code);
-    if let Some(name) = visible.refused.filter(|_| proof.proved > 0) {
+    if let Some(name) = visible.refused.filter(|_| proof.proved() > 0) {
         let text = format!(
             "counters are in a file with the run-time of {name}, whose tables describe code by address"
         );
@@ -236,11 +241,13 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     let following = following
         .filter(|f| f.iter().any(|(from, to)| from != to))
         .count();
+    let proved = proof.proved();
     let assumptions = Assumption::list(&[
-        ("A4", proof.proved),
+        ("A1", proof.calls.borrow().len() as u64),
+        ("A4", proved),
         ("A8", following as u64),
         ("A13", proof.loses.borrow().len() as u64),
-        ("A14", proof.proved),
+        ("A14", proved),
     ]);
     for Assumption { id, functions, .. } in &assumptions {
         if !options.accepted.holds(id) {
@@ -256,9 +263,9 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         basis: Basis::Kept,
         input: Digest::of(input.data),
         output: Digest::of(output.data),
-        proved: proof.proved,
+        proved,
         failed: proof.functions.len() as u64,
-        identical: identical.saturating_sub(proof.proved),
+        identical: identical.saturating_sub(proved),
         retargeted: proof.retargeted,
         pointers: proof.pointers,
         assumptions,
@@ -427,12 +434,16 @@ impl<A: Entries> Proof<'_, A> {
         if !self.keeps(to, from, None) {
             return false;
         }
-        at == from
+        let goes_on = at == from
             || self
                 .output
                 .bytes_from(at)
                 .and_then(|b| A::decode(b, at))
-                .is_some_and(|i| i.flow == Flow::Jump(from))
+                .is_some_and(|i| i.flow == Flow::Jump(from));
+        if goes_on {
+            self.proved.borrow_mut().insert(from);
+        }
+        goes_on
     }
 
     /// Whether `to` is in padding in front of the start `from`, all of which was padding.
@@ -449,6 +460,11 @@ impl<A: Entries> Proof<'_, A> {
             let at = to.saturating_sub(back);
             self.input.bytes(at, from - at).is_some_and(A::is_padding)
         })
+    }
+
+    /// How many functions count.
+    fn proved(&self) -> u64 {
+        self.proved.borrow().len() as u64
     }
 
     /// Whether an exception at an instruction would not pass through its function: in a stub it would.
@@ -484,6 +500,9 @@ impl<A: Entries> Proof<'_, A> {
             };
             if self.is_caught(p, &old) {
                 return false;
+            }
+            if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
+                self.calls.borrow_mut().insert(p);
             }
             match (old.flow, new.flow) {
                 (Flow::Jump(t), Flow::Jump(u)) => return self.leads(t, u),
@@ -622,7 +641,7 @@ impl<A: Entries> Proof<'_, A> {
                     for (from, to) in pointed {
                         self.points(from, to);
                     }
-                    self.proved += 1;
+                    self.proved.borrow_mut().insert(start);
                     // In front of the second instruction nothing has been overwritten that is not done as well.
                     let inside = match A::STEP {
                         4 => 4,
@@ -712,9 +731,13 @@ impl<A: Entries> Proof<'_, A> {
         let Some(len) = self.overwrites(at) else {
             return false;
         };
-        self.starts.binary_search(&from).is_ok()
+        let passes = self.starts.binary_search(&from).is_ok()
             && self.displaced(at, len, to, &mut Vec::new())
-            && self.keeps(to, from, None)
+            && self.keeps(to, from, None);
+        if passes {
+            self.proved.borrow_mut().insert(from);
+        }
+        passes
     }
 
     /// Length of the jump at an entry.
@@ -730,7 +753,7 @@ impl<A: Entries> Proof<'_, A> {
         let place = start + first as u64;
         let end = start + old.len() as u64;
         if self.counter(place) == 7 && self.leads(end, place) && self.in_front(end, place) {
-            self.proved += 1;
+            self.proved.borrow_mut().insert(end);
             return old.len();
         }
         let value = |bytes: &[u8]| {
