@@ -560,9 +560,10 @@ fn blocks_by_number<'n>(
     if named.shape.count != function.nblocks {
         return None;
     }
-    let order = match depth_first_order {
-        true => Some(numbered_depth_first(named, function, depth_first)?),
-        false => None,
+    let order = if depth_first_order {
+        Some(numbered_depth_first(named, function, depth_first)?)
+    } else {
+        None
     };
     Some(move |bid: u32| {
         let at = match &order {

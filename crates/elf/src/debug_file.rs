@@ -104,9 +104,10 @@ impl<'d> DebugFile<'d> {
 
     /// Puts bytes at the end, or at the next multiple of the alignment. Gives their offset.
     fn put(&mut self, align: u64, bytes: Cow<'d, [u8]>) -> u64 {
-        let align = match align.is_power_of_two() && align <= 4096 {
-            true => align,
-            false => 1,
+        let align = if align.is_power_of_two() && align <= 4096 {
+            align
+        } else {
+            1
         };
         let at = self.end.next_multiple_of(align);
         self.end = at + bytes.len() as u64;
@@ -208,17 +209,18 @@ impl<'p, 'd> Assembly<'p, 'd> {
         for index in indexes {
             let s = &program.sections[index];
             let is_note = s.kind == raw::SHT_NOTE;
-            let offset = match is_note {
-                true => self
-                    .file
-                    .put(s.align, Cow::Borrowed(program.section_data(s))),
-                false => self.file.end,
+            let offset = if is_note {
+                self.file
+                    .put(s.align, Cow::Borrowed(program.section_data(s)))
+            } else {
+                self.file.end
             };
             let of = |link: u32| self.of_program.get(&(link as usize)).copied().unwrap_or(0);
             let sh_link = of(s.link);
-            let sh_info = match s.flags & raw::SHF_INFO_LINK != 0 {
-                true => of(s.info),
-                false => s.info,
+            let sh_info = if s.flags & raw::SHF_INFO_LINK != 0 {
+                of(s.info)
+            } else {
+                s.info
             };
             let header = Shdr {
                 sh_name: self.name(s.name),

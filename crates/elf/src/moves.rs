@@ -268,9 +268,10 @@ mod tests {
             for _ in 0..u.int_in_range(0..=20)? {
                 at += u64::from(u.arbitrary::<u16>()?);
                 let old_len = u.int_in_range(1..=300)?;
-                let new_len = match u.ratio(1, 4)? {
-                    true => u.int_in_range(1..=15)?,
-                    false => old_len,
+                let new_len = if u.ratio(1, 4)? {
+                    u.int_in_range(1..=15)?
+                } else {
+                    old_len
                 };
                 let new = u64::from(u.arbitrary::<u32>()?);
                 moves.runs.push(Move {

@@ -157,9 +157,10 @@ impl Note {
         };
         let [len] = r.array("the length of the build-id")?;
         let input_id = r.bytes(len.into(), "the build-id")?.to_vec();
-        let basis = match version == VERSIONS[1] {
-            true => Some(read_basis(&mut r)?),
-            false => None,
+        let basis = if version == VERSIONS[1] {
+            Some(read_basis(&mut r)?)
+        } else {
+            None
         };
 
         // Numbers of things that follow: each takes at least so many bytes, which bounds what is allocated.

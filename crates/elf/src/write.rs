@@ -349,9 +349,10 @@ impl<'d> Writer<'d> {
             }
         }
         let base = end.and_then(|a| a.checked_add(loaded_end % page));
-        let distance = match options.like_text {
-            true => text_distance(elf, page),
-            false => None,
+        let distance = if options.like_text {
+            text_distance(elf, page)
+        } else {
+            None
         };
         let like_text = distance.and_then(|d| loaded_end.checked_add(d));
         let base = base.map(|base| base.max(like_text.unwrap_or(0)));

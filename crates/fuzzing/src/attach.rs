@@ -64,9 +64,10 @@ pub fn named(u: &mut Unstructured<'_>, functions: &[(String, u64)]) -> Result<Ve
             0 => number(u)? >> 1,
             _ => u.int_in_range(0..=1000)?,
         };
-        let _ = match samples {
-            true => writeln!(out, "{from} {count}"),
-            false => writeln!(out, "{from} {to} {} {count}", count / 3),
+        let _ = if samples {
+            writeln!(out, "{from} {count}")
+        } else {
+            writeln!(out, "{from} {to} {} {count}", count / 3)
         };
     }
     Ok(out.into_bytes())

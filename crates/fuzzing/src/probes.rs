@@ -202,12 +202,13 @@ pub fn check_script(script: &[u8], program: &[u8]) {
         if generate(&elf, &lines, input, &options, &mut out).is_err() {
             continue;
         }
-        match raw {
-            true => assert!(
+        if raw {
+            assert!(
                 counters::read_raw(&out, 0).is_ok(),
                 "a raw profile is broken"
-            ),
-            false => assert!(text::read(&out).is_ok(), "a profile is broken"),
+            )
+        } else {
+            assert!(text::read(&out).is_ok(), "a profile is broken")
         }
     }
 }

@@ -56,9 +56,10 @@ pub fn at_lines(order: &[u32], functions: &[Function], least: &[u64], limit: u64
     let (mut fits, mut too_many) = (0, functions.len() + 1);
     while fits + 1 < too_many {
         let number = fits.midpoint(too_many);
-        match of_densest(number).1 <= limit {
-            true => fits = number,
-            false => too_many = number,
+        if of_densest(number).1 <= limit {
+            fits = number
+        } else {
+            too_many = number
         }
     }
     of_densest(fits).0

@@ -50,9 +50,10 @@ impl Walsh {
             let copies = copies(times, *i, *j);
             if seen + copies > middle {
                 // Of an even number the median is between this one and the one before, which may be a copy.
-                return match is_even && seen == middle {
-                    true => (last + mean) / 2.0,
-                    false => *mean,
+                return if is_even && seen == middle {
+                    (last + mean) / 2.0
+                } else {
+                    *mean
                 };
             }
             if copies > 0 {

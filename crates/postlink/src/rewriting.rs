@@ -208,15 +208,14 @@ fn until_proved<R>(
         let report = job
             .write(&file, input.mode & 0o777, onto, phases)
             .with_context(|| input.path.display().to_string())?;
-        let certificate = match job.is_checked(proof.wanted) {
-            true => {
-                let output = Input::open(&file)?;
-                let before = remembered.take();
-                let (certificate, kept) = prove_written(input, &output, before, proof, phases)?;
-                remembered = Some(kept);
-                Some(certificate)
-            }
-            false => None,
+        let certificate = if job.is_checked(proof.wanted) {
+            let output = Input::open(&file)?;
+            let before = remembered.take();
+            let (certificate, kept) = prove_written(input, &output, before, proof, phases)?;
+            remembered = Some(kept);
+            Some(certificate)
+        } else {
+            None
         };
         let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
             let mut cautions = installed::checks_of(input);

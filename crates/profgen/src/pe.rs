@@ -166,10 +166,10 @@ impl Builder {
         let mut names = vec![0];
         let mut named = |name: &[u8]| {
             let at = names.len() as u64;
-            names.extend(name.iter().map(|byte| match byte.is_ascii() {
-                true => *byte,
-                false => b'?',
-            }));
+            names.extend(
+                name.iter()
+                    .map(|byte| if byte.is_ascii() { *byte } else { b'?' }),
+            );
             names.push(0);
             at
         };

@@ -153,9 +153,10 @@ pub(crate) fn assemble(
     let branches = collection.is_none_or(|c| c.branches);
     let mut all = Joined::default();
     // All in one list as a rule; what is not used of it costs nothing.
-    match branches {
-        true => all.records.branches.reserve(records),
-        false => all.records.samples.reserve(records),
+    if branches {
+        all.records.branches.reserve(records)
+    } else {
+        all.records.samples.reserve(records)
     }
     let mut text = Vec::new();
     loop {
@@ -607,9 +608,10 @@ mod tests {
                 MAX_COUNT - u.int_in_range(0..=9)?
             };
             let mispredictions: u8 = u.arbitrary()?;
-            out += &match u.arbitrary()? {
-                true => format!("{k} {a} {x:x} {l} {b} {y:x} {mispredictions} {count}\n"),
-                false => format!("{} {a} {x:x} {} {b} {y:x} {count}\n", k + 3, l + 3),
+            out += &if u.arbitrary()? {
+                format!("{k} {a} {x:x} {l} {b} {y:x} {mispredictions} {count}\n")
+            } else {
+                format!("{} {a} {x:x} {} {b} {y:x} {count}\n", k + 3, l + 3)
             };
         }
         Ok(out)

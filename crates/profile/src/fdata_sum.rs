@@ -208,9 +208,10 @@ fn parts(key: &[u8]) -> [&[u8]; 4] {
         6 => [&key[..b], &key[b..c], &key[c..e], &key[e..]],
         _ => return whole,
     };
-    match parts[1].len() <= GLUE && parts[3].len() <= GLUE {
-        true => parts,
-        false => whole,
+    if parts[1].len() <= GLUE && parts[3].len() <= GLUE {
+        parts
+    } else {
+        whole
     }
 }
 
@@ -517,9 +518,11 @@ impl Table {
         let number = self
             .slots
             .insert(key.hash(), |number| entries[number as usize].key.hash());
-        let next = match guess == number {
-            true => NONE, // the very first
-            false => guess,
+        let next = if guess == number {
+            NONE
+        } else {
+            // the very first
+            guess
         };
         self.entries.push(Entry {
             key,
@@ -695,15 +698,16 @@ impl Worker {
                     Err(e) => return Err(Error::io(path, "read", e)),
                 }
             }
-            let whole = match at_end {
-                true => filled,
-                false => match memchr::memrchr(b'\n', &buffer[..filled]) {
+            let whole = if at_end {
+                filled
+            } else {
+                match memchr::memrchr(b'\n', &buffer[..filled]) {
                     Some(end) => end + 1,
                     None => {
                         size = size.saturating_mul(2); // a line longer than that
                         continue;
                     }
-                },
+                }
             };
             let mut body = 0;
             let branches = match branches {
@@ -741,10 +745,7 @@ impl Worker {
                 Ok(())
             })()
             .map_err(|bad: Bad| {
-                let before = match again {
-                    true => lines_in(path, passed),
-                    false => lines,
-                };
+                let before = if again { lines_in(path, passed) } else { lines };
                 bad.locate_after(path, &buffer[..whole], before)
             })?;
             before = window.before;

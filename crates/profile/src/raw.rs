@@ -256,9 +256,10 @@ impl RawFile {
             return Err(cut_short(&what, file_len_with(&subject, unit)));
         }
         let area = file_len_with(&subject, unit) - unit;
-        let areas = match many {
-            false => 1,
-            true => (found - unit).checked_div(area).unwrap_or(1),
+        let areas = if many {
+            (found - unit).checked_div(area).unwrap_or(1)
+        } else {
+            1
         };
         if many && area > 0 && (found - unit) % area != 0 {
             let what = format!(

@@ -666,9 +666,10 @@ fn prove<'a, A: Arch>(
     let proved = found.file.is_empty()
         && found.functions.is_empty()
         && walked.iter().all(|w| w.failure.is_none());
-    let debug = match proved {
-        true => debug::prove::<A>(&cx, &walked, &mut found),
-        false => None,
+    let debug = if proved {
+        debug::prove::<A>(&cx, &walked, &mut found)
+    } else {
+        None
     };
     let mut report = report::<A>(&cx, found, &walked, &subject, options);
     report.debug = debug;
@@ -793,13 +794,12 @@ fn overwritten_bodies<A: Arch>(
     alive.dedup();
     for id in alive {
         let at = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
-        let text = match cx.is_buried(id) {
-            true => {
-                format!("the old body of {at:#x} is still entered, but other code is there now")
-            }
-            false => format!(
+        let text = if cx.is_buried(id) {
+            format!("the old body of {at:#x} is still entered, but other code is there now")
+        } else {
+            format!(
                 "the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"
-            ),
+            )
         };
         found
             .functions
@@ -1007,9 +1007,10 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
         .into_iter()
         .filter(|at| cx.patches.owner(*at) == Some(id));
     Some(EntryReport {
-        level: match f.jumps {
-            true => EntryLevel::Long,
-            false => EntryLevel::Led,
+        level: if f.jumps {
+            EntryLevel::Long
+        } else {
+            EntryLevel::Led
         },
         at: own.next().filter(|_| f.jumps).map(InputAddr::get),
         relies_on: match jumps.binary_search(&id) {
@@ -1122,10 +1123,7 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let by_jumps = match cx.bare {
-        true => jumps.len() as u64,
-        false => 0,
-    };
+    let by_jumps = if cx.bare { jumps.len() as u64 } else { 0 };
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),

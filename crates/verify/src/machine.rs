@@ -771,9 +771,10 @@ pub(crate) fn follow<'c, A: Arch>(
             writes = false;
         }
         // States are large: moved as seldom as possible.
-        let popped = match lowest + 1 == work.len() {
-            true => work.pop(),
-            false => Some(work.swap_remove(lowest)),
+        let popped = if lowest + 1 == work.len() {
+            work.pop()
+        } else {
+            Some(work.swap_remove(lowest))
         };
         let (at, mut state) = popped?;
         let after = |end: Option<(u64, u32)>| end.map(|e| e.0);

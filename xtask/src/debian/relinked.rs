@@ -54,9 +54,10 @@ impl Runner for Relinked<'_> {
         let mut command = programs::command(self.program, file, self.corpus, Some(self.size))?;
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let run = postlink_measure::run(&mut command)?;
-        match run.status.success() {
-            true => Ok(run),
-            false => bail!("{}: {}", file.display(), run.status),
+        if run.status.success() {
+            Ok(run)
+        } else {
+            bail!("{}: {}", file.display(), run.status)
         }
     }
 

@@ -414,12 +414,11 @@ fn parse_cie<'d>(
         [b'z', letters @ ..] => (true, letters),
         letters => (false, letters),
     };
-    let mut data = match with_data {
-        true => {
-            let len = body.uleb("the length of augmentation data")?;
-            body.sub(len, "augmentation data")?
-        }
-        false => Cursor::new(&[], body.addr()),
+    let mut data = if with_data {
+        let len = body.uleb("the length of augmentation data")?;
+        body.sub(len, "augmentation data")?
+    } else {
+        Cursor::new(&[], body.addr())
     };
     for &letter in letters {
         match letter {

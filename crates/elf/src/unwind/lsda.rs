@@ -819,9 +819,10 @@ mod tests {
                 PadBase::FunctionStart,
                 Numbers::Shortest,
             );
-            match pads[0] > 0 {
-                true => assert_eq!(plain.unwrap(), out),
-                false => assert!(plain.unwrap_err().what.contains("after its start")),
+            if pads[0] > 0 {
+                assert_eq!(plain.unwrap(), out)
+            } else {
+                assert!(plain.unwrap_err().what.contains("after its start"))
             }
         }
     }

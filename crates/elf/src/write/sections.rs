@@ -88,9 +88,10 @@ impl Indexes {
         let in_front = |n: &New| {
             let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr.get();
             let old = elf.sections.get(..behind).unwrap_or_default();
-            match n.in_hole {
-                true => old.iter().rposition(before).unwrap_or(0) + 1,
-                false => behind,
+            if n.in_hole {
+                old.iter().rposition(before).unwrap_or(0) + 1
+            } else {
+                behind
             }
         };
         let address = |n: &New| match n.kind {

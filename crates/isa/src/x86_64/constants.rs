@@ -62,9 +62,10 @@ impl Load {
         all.get_mut(..len as usize)?.copy_from_slice(memory);
         let unsigned = u64::from_le_bytes(all);
         let unused = 64 - 8 * len as u32;
-        let value = match signed {
-            true => ((unsigned << unused) as i64 >> unused) as u64,
-            false => unsigned,
+        let value = if signed {
+            ((unsigned << unused) as i64 >> unused) as u64
+        } else {
+            unsigned
         };
         Some(if self.wide {
             value
@@ -77,9 +78,10 @@ impl Load {
     fn with(&self, value: u64) -> Option<Vec<u8>> {
         let low = self.register & 7;
         let extended = u8::from(self.register > 7);
-        let signed = match self.wide {
-            true => i32::try_from(value as i64).ok(),
-            false => Some(value as u32 as i32),
+        let signed = if self.wide {
+            i32::try_from(value as i64).ok()
+        } else {
+            Some(value as u32 as i32)
         };
         let mut out = Vec::new();
         if self.opcode == 0x8b {

@@ -150,9 +150,10 @@ impl Decode for X86_64 {
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
         let first = Self::decode(bytes, addr)?;
-        let jump = match first.traits.landing_pad {
-            true => Self::decode(bytes.get(usize::from(first.len)..)?, first.end())?,
-            false => first,
+        let jump = if first.traits.landing_pad {
+            Self::decode(bytes.get(usize::from(first.len)..)?, first.end())?
+        } else {
+            first
         };
         let is_jump = jump.flow == crate::Flow::IndirectJump;
         jump.slot().filter(|_| is_jump)

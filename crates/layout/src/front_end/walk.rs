@@ -214,9 +214,10 @@ impl<'g> Walker<'g> {
             match (first, calls.tail) {
                 (None, tail) => {
                     out.push(OUTSIDE | outside);
-                    return match tail {
-                        true => self.return_from(block),
-                        false => Some((block, site + 1)),
+                    return if tail {
+                        self.return_from(block)
+                    } else {
+                        Some((block, site + 1))
                     };
                 }
                 (Some(_), true) => {}

@@ -54,20 +54,23 @@ impl Disasm {
                 elf.machine
             );
         };
-        let probes = match self.probes {
-            true => probe::load(&elf).with_context(named)?,
-            false => None,
+        let probes = if self.probes {
+            probe::load(&elf).with_context(named)?
+        } else {
+            None
         };
         if self.probes && probes.is_none() {
             ui.warn(format_args!("{}: no pseudo probes", named()));
         }
-        let files = match self.source {
-            true => Files::of_program(&elf).with_context(named)?,
-            false => Files::NONE,
+        let files = if self.source {
+            Files::of_program(&elf).with_context(named)?
+        } else {
+            Files::NONE
         };
-        let lines = match self.source {
-            true => Some(Lines::load_split(&elf, &files).with_context(named)?),
-            false => None,
+        let lines = if self.source {
+            Some(Lines::load_split(&elf, &files).with_context(named)?)
+        } else {
+            None
         };
         let only = self.function.iter().map(|name| name.as_bytes().to_vec());
         let only = (!self.function.is_empty()).then(|| only.collect());

@@ -320,9 +320,10 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         say_pinned(ui, &report.not_emitted_for);
     }
     if report.inconsistent_functions > 0 {
-        let more = match report.inconsistent_functions > report.most_inconsistent.len() {
-            true => ", …",
-            false => "",
+        let more = if report.inconsistent_functions > report.most_inconsistent.len() {
+            ", …"
+        } else {
+            ""
         };
         ui.warn(format_args!(
             "the counters of {} ({}{more}) contradict each other a little (plain counters in threads, threads that ended inside of them, a secondary entry whose control continues in the old code, or a profile that was read while the program ran)",
@@ -504,11 +505,12 @@ fn say_found(ui: &Ui, found: &Found) {
             "{} without a branch contradict the code",
             counted(found.impossible_runs, "run", "runs")
         );
-        match found.impossible_runs > all / 10 {
-            true => ui.warn(format_args!(
+        if found.impossible_runs > all / 10 {
+            ui.warn(format_args!(
                 "{runs}: the samples are probably of another version of the binary"
-            )),
-            false => ui.say(format_args!("  {runs}")),
+            ))
+        } else {
+            ui.say(format_args!("  {runs}"))
         }
     }
     if found.renamed > 0 {

@@ -79,9 +79,10 @@ impl Probes {
             only,
         };
         let mut out = BufWriter::new(std::io::stdout().lock());
-        match show.json {
-            true => listed.json(&mut out)?,
-            false => listed.text(&mut out)?,
+        if show.json {
+            listed.json(&mut out)?
+        } else {
+            listed.text(&mut out)?
         }
         out.flush()?;
         Ok(ExitCode::SUCCESS)

@@ -113,16 +113,17 @@ impl Verify {
                 );
             }
         }
-        let (name, rest) = match report.is_proved() {
-            true => (format!("{GOOD}proved{GOOD:#}"), String::new()),
-            false => (
+        let (name, rest) = if report.is_proved() {
+            (format!("{GOOD}proved{GOOD:#}"), String::new())
+        } else {
+            (
                 format!("{BAD}NOT PROVED{BAD:#}"),
                 format!(
                     ", {} failed, {} in the whole file",
                     count(report.failed),
                     counted(report.file_failure_count, "difference", "differences")
                 ),
-            ),
+            )
         };
         anstream::println!(
             "{BOLD}{}{BOLD:#}: {name}: {}, {}{rest}",

@@ -555,9 +555,10 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     let output = given
         .value("o")
         .ok_or_else(|| anyhow!("missing required -o option."))?;
-    let threads = match given.switch("no-threads", false)? {
-        true => Some(1),
-        false => given.number("thread-count")?,
+    let threads = if given.switch("no-threads", false)? {
+        Some(1)
+    } else {
+        given.number("thread-count")?
     };
     if let Some(threads) = threads {
         rayon::ThreadPoolBuilder::new()
@@ -842,9 +843,10 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
         options.align_blocks = align;
     }
     options.bat = given.switch("enable-bat", false)?;
-    options.debug_info = match given.switch("update-debug-sections", false)? {
-        true => DebugInfo::Update,
-        false => DebugInfo::Keep,
+    options.debug_info = if given.switch("update-debug-sections", false)? {
+        DebugInfo::Update
+    } else {
+        DebugInfo::Keep
     };
     keep(given, input, &mut options)?;
     Ok(options)
@@ -879,9 +881,10 @@ fn passes(given: &Given) -> Result<PassOptions> {
 fn inlining(given: &Given) -> Result<Inlining> {
     let all = given.switch("inline-all", false)?;
     let on = all || given.switch("inline-small-functions", false)?;
-    let default = match all {
-        true => Inlining::MOST_BYTES,
-        false => Inlining::DEFAULT_BYTES,
+    let default = if all {
+        Inlining::MOST_BYTES
+    } else {
+        Inlining::DEFAULT_BYTES
     };
     let bytes = given.number("inline-small-functions-bytes")?;
     Ok(Inlining {

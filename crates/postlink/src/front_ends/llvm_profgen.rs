@@ -362,9 +362,10 @@ fn options(given: &Given, binary: &str) -> Result<Options> {
             Some(_) => Some(given.switch("csprof-merge-cold-context", true)?),
             None => None,
         },
-        preinliner: match given.switch("csspgo-preinliner", true)? {
-            true => Some(preinliner(given)?),
-            false => None,
+        preinliner: if given.switch("csspgo-preinliner", true)? {
+            Some(preinliner(given)?)
+        } else {
+            None
         },
         cost_by_bytes: given.switch("use-context-cost-for-preinliner", true)?,
         nested: given.switch("gen-cs-nested-profile", true)?,
@@ -405,18 +406,21 @@ fn preinliner(given: &Given) -> Result<preinline::Options> {
 }
 
 fn list(given: &Given, elf: &Elf<'_>, binary: &str) -> Result<()> {
-    let probes = match given.switch("show-pseudo-probe", false)? {
-        true => probe::load(elf)?,
-        false => None,
+    let probes = if given.switch("show-pseudo-probe", false)? {
+        probe::load(elf)?
+    } else {
+        None
     };
     let source = given.switch("show-source-locations", false)?;
-    let files = match source {
-        true => Files::of_program(elf)?,
-        false => Files::NONE,
+    let files = if source {
+        Files::of_program(elf)?
+    } else {
+        Files::NONE
     };
-    let lines = match source {
-        true => Some(Lines::load_split(elf, &files)?),
-        false => None,
+    let lines = if source {
+        Some(Lines::load_split(elf, &files)?)
+    } else {
+        None
     };
     let only = given.value("disassemble-functions");
     let only = only.map(|list| {

@@ -249,13 +249,14 @@ fn proved_again(
     let mut verify = postlink("verify", &files);
     verify.arg("--json");
     let again = run::tool(verify, dir, &format!("{state}.verify"))?;
-    match again == certificate {
-        true => Ok(()),
-        false => Err(format!(
+    if again == certificate {
+        Ok(())
+    } else {
+        Err(format!(
             "{state}: the certificates of optimize and verify differ:\n{}\n{}",
             run::text(certificate),
             run::text(&again)
-        )),
+        ))
     }
 }
 
@@ -463,11 +464,12 @@ fn check_debug(said: &[u8]) -> Result<(), String> {
     let said = parse("optimize", said)?;
     let debug = &said["optimize"]["debug"];
     let lost = debug["losses"].as_array().is_none_or(|l| !l.is_empty());
-    match debug["what"] == "update" && !lost {
-        true => Ok(()),
-        false => Err(format!(
+    if debug["what"] == "update" && !lost {
+        Ok(())
+    } else {
+        Err(format!(
             "debug information is not as good as before: {debug}"
-        )),
+        ))
     }
 }
 

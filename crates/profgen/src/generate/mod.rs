@@ -609,9 +609,10 @@ fn from_raw_chains(
             }
             by_address.entry(frames).or_default().absorb(counters);
         } else {
-            let context = match chain.is_empty() {
-                true => Vec::new(),
-                false => text::context(&chain, &mut names).ok_or_else(|| broken(&chain))?,
+            let context = if chain.is_empty() {
+                Vec::new()
+            } else {
+                text::context(&chain, &mut names).ok_or_else(|| broken(&chain))?
             };
             by_location.entry(context).or_default().0.absorb(counters);
         }

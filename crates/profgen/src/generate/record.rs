@@ -70,9 +70,10 @@ pub(super) fn read(
         let address = load.map_or(EXTERNAL, |load| {
             (place.address - load.0).wrapping_add(load.2)
         });
-        match program.is_code(address) {
-            true => address,
-            false => EXTERNAL,
+        if program.is_code(address) {
+            address
+        } else {
+            EXTERNAL
         }
     };
     let chains = !options.ignore_chains

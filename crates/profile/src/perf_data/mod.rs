@@ -152,9 +152,10 @@ impl<'a> PerfData<'a> {
 
     /// Adds up all samples, in parallel.
     pub fn aggregate(&self, name: &Path, options: &Options) -> Result<AddressProfile, Error> {
-        let first = match options.without_newest {
-            true => self.first_full(name, options)?,
-            false => u64::MAX,
+        let first = if options.without_newest {
+            self.first_full(name, options)?
+        } else {
+            u64::MAX
         };
         let adders = share(
             &self.recording.pieces,

@@ -97,9 +97,10 @@ fn add_up(
             let turn = known.turn(number);
             let (start, piece) = pieces[number];
             let piece = pages.load(start..start + piece.len(), buffer);
-            let events = match turn.is_needed() {
-                true => space_events(piece, start)?,
-                false => Vec::new(),
+            let events = if turn.is_needed() {
+                space_events(piece, start)?
+            } else {
+                Vec::new()
             };
             let rest = || {
                 let (mut rest, mut buffer) = (Vec::new(), Vec::new());

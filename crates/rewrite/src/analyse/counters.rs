@@ -367,9 +367,10 @@ fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
 
 /// Registers that landing pads may read to which any instruction may lead by a fault.
 fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
-    match cfg.faults {
-        true => I::KEPT_BY_CALLS,
-        false => RegSet::EMPTY,
+    if cfg.faults {
+        I::KEPT_BY_CALLS
+    } else {
+        RegSet::EMPTY
     }
 }
 

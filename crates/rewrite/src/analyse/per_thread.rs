@@ -75,9 +75,12 @@ fn of_function<I: Isa>(
         let stub = program.elf.sections[piece.section as usize]
             .name
             .starts_with(".plt");
-        let forks = |insn: &postlink_isa::Insn| match stub {
-            true => Forks::Never,
-            false => nonlocal_exits.call(program, insn).forks,
+        let forks = |insn: &postlink_isa::Insn| {
+            if stub {
+                Forks::Never
+            } else {
+                nonlocal_exits.call(program, insn).forks
+            }
         };
         let (at, why) = I::per_thread_obstacle(bytes, piece.start, stays, forks)?;
         Some(format!("{} {why}, at {at:#x}", program.name(function)))

@@ -269,27 +269,25 @@ impl<'d> Context<'_, 'd> {
                 profile,
                 counts: self.block_counts(profile),
             };
-            let order = match self.profile.header.dfs_order {
-                true => {
-                    let which = pieces
-                        .iter()
-                        .position(|p| self.program.pieces[*p as usize].start == *start)
-                        .unwrap_or(0);
-                    invert(&blocks.depth_first::<I>(self.program, function as usize, cfg, which))
-                }
-                false => (0..part.hashes.blocks.len() as u32).collect(),
+            let order = if self.profile.header.dfs_order {
+                let which = pieces
+                    .iter()
+                    .position(|p| self.program.pieces[*p as usize].start == *start)
+                    .unwrap_or(0);
+                invert(&blocks.depth_first::<I>(self.program, function as usize, cfg, which))
+            } else {
+                (0..part.hashes.blocks.len() as u32).collect()
             };
             let same = self.unchanged(&part, &order);
-            let found: Vec<Option<u32>> = match &same {
-                true => profile
+            let found: Vec<Option<u32>> = if &same {
+                profile
                     .blocks
                     .iter()
                     .map(|b| order.get(b.bid as usize).copied())
-                    .collect(),
-                false => {
-                    stale = true;
-                    self.find(&part)
-                }
+                    .collect()
+            } else {
+                stale = true;
+                self.find(&part)
             };
             if !same {
                 for (i, b) in profile.blocks.iter().enumerate() {

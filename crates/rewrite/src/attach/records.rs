@@ -184,9 +184,10 @@ impl CountWeight {
                 .iter()
                 .any(|e| e.windows(what.len()).any(|w| w == what))
         };
-        match has(b"branch") && !has(b"cycles") && !has(b"instructions") {
-            true => CountWeight::ByCalls,
-            false => CountWeight::ByInstructions,
+        if has(b"branch") && !has(b"cycles") && !has(b"instructions") {
+            CountWeight::ByCalls
+        } else {
+            CountWeight::ByInstructions
         }
     }
 }

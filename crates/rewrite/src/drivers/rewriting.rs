@@ -75,9 +75,10 @@ impl Answer {
     /// For functions that stay from now on; those of `known` did so before.
     pub(super) fn taken_back(functions: &FxHashSet<u64>, known: &FxHashSet<u64>) -> Answer {
         let new: FxHashSet<u64> = functions.difference(known).copied().collect();
-        match new.is_empty() {
-            true => Answer::Nothing,
-            false => Answer::TakenBack(new),
+        if new.is_empty() {
+            Answer::Nothing
+        } else {
+            Answer::TakenBack(new)
         }
     }
 }

@@ -183,9 +183,10 @@ pub fn plan<I: Covers>(
         let aligned =
             exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
         // What is said to be taken by nothing that was found is taken in a way that cannot be followed.
-        let can_lead = match I::CHANGES_POINTERS {
-            true => aligned || !function.address_taken,
-            false => !aligned && !function.address_taken,
+        let can_lead = if I::CHANGES_POINTERS {
+            aligned || !function.address_taken
+        } else {
+            !aligned && !function.address_taken
         };
         // Pointers to it change with the first two ways.
         let may_change = !aligned || program.may_follow(piece.start);

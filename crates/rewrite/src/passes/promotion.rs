@@ -190,9 +190,10 @@ fn is_entry(program: &Program<'_>, addr: u64) -> bool {
 
 /// What a pointer to a function is.
 fn value(program: &Program<'_>, entry: u64) -> Target {
-    match program.refs.kept && program.may_follow(entry) {
-        true => Target::Code(entry),
-        false => Target::Same(entry),
+    if program.refs.kept && program.may_follow(entry) {
+        Target::Code(entry)
+    } else {
+        Target::Same(entry)
     }
 }
 

@@ -79,9 +79,10 @@ pub(super) fn thread<I: Isa>(
     }
     let input = c.analysed.cfg.clone();
     for b in 0..input.blocks.len() as BlockId {
-        let ways = match which.double_jumps {
-            true => c.analysed.cfg.blocks[b as usize].nsucc,
-            false => 0,
+        let ways = if which.double_jumps {
+            c.analysed.cfg.blocks[b as usize].nsucc
+        } else {
+            0
         };
         for way in 0..ways {
             if let Some(executions) = follow(c, &alone, b, way) {

@@ -175,9 +175,10 @@ pub(crate) struct Takes {
 impl Takes {
     /// As many bits of a number as are taken.
     pub(crate) fn cut(&self, number: u64) -> u64 {
-        match self.wide {
-            true => number,
-            false => number & 0xffff_ffff,
+        if self.wide {
+            number
+        } else {
+            number & 0xffff_ffff
         }
     }
 }

@@ -198,9 +198,10 @@ fn expected(both: &Both<'_>, old: &Program) -> (Vec<(Range<u64>, Place)>, Marks)
         let all = first.covers.start..last.covers.end;
         let touched = map.touches(&all);
         for row in sequence {
-            match touched {
-                true => cover.extend(map.image(&row.covers).into_iter().map(|r| (r, row.place))),
-                false => cover.push((row.covers.clone(), row.place)),
+            if touched {
+                cover.extend(map.image(&row.covers).into_iter().map(|r| (r, row.place)))
+            } else {
+                cover.push((row.covers.clone(), row.place))
             }
             let start = row.covers.start;
             let at = if touched {

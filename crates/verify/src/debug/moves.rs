@@ -200,9 +200,12 @@ impl<A: Arch> Function<'_, A> {
             let Some((new, _)) = self.address(slot) else {
                 return Err(format!("the pair of {old:#x} is outside of new code"));
             };
-            let stands = |run: &&MovedRun| match run.old.1 == run.new.1 {
-                true => old == run.old.0 + (new - run.new.0),
-                false => old == run.old.0,
+            let stands = |run: &&MovedRun| {
+                if run.old.1 == run.new.1 {
+                    old == run.old.0 + (new - run.new.0)
+                } else {
+                    old == run.old.0
+                }
             };
             if self.run(new).filter(stands).is_none() {
                 return Err(format!(
@@ -306,9 +309,10 @@ impl<A: Arch> Function<'_, A> {
                     continue;
                 };
                 let old = run.old.0 + (at - run.new.0);
-                let same = match run.old.1 == run.new.1 {
-                    true => self.same_instruction(old, at),
-                    false => self.same_kind(run),
+                let same = if run.old.1 == run.new.1 {
+                    self.same_instruction(old, at)
+                } else {
+                    self.same_kind(run)
                 };
                 match same {
                     Some(len) => at += len,

@@ -175,11 +175,12 @@ fn compare(
         out
     };
     let Some(map) = map else {
-        return match raw(input) == raw(output) {
-            true => Ok(DebugState::Kept),
-            false => Err(
+        return if raw(input) == raw(output) {
+            Ok(DebugState::Kept)
+        } else {
+            Err(
                 "debug information changed, and nothing says which new code corresponds to which old code".into(),
-            ),
+            )
         };
     };
     let (old, new) = (load(input, "input")?, load(output, "output")?);

@@ -62,10 +62,11 @@ impl Faults<'_> {
         const DOWN: [u8; 6] = [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c];
         const UP: [u8; 9] = [0x9d, 0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
         let bytes = self.output.bytes_from(at)?;
-        let saved = match bytes.starts_with(&DOWN) {
-            true => (DOWN.len(), UP.len()),
+        let saved = if bytes.starts_with(&DOWN) {
+            (DOWN.len(), UP.len())
+        } else {
             // Where nothing is below the stack pointer.
-            false => (usize::from(bytes.starts_with(&[0x9c])), 1),
+            (usize::from(bytes.starts_with(&[0x9c])), 1)
         };
         let (mut pos, mut stub) = (saved.0, Vec::new());
         let mut restored = saved.0 == 0;

@@ -616,10 +616,13 @@ impl<'a> Faults<'a> {
             | DroppedReturn
             | ChangedOldCode
             | StayingCallToWrongFunction
-            | EntryJumpToWrongFunction => match self.arm {
-                true => self.code_edits_a64(kind),
-                false => self.code_edits(kind),
-            },
+            | EntryJumpToWrongFunction => {
+                if self.arm {
+                    self.code_edits_a64(kind)
+                } else {
+                    self.code_edits(kind)
+                }
+            }
             BackToOldEntry => self.back_to_old_entries(),
             TestedBit
             | TestedRegister

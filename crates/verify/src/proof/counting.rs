@@ -81,10 +81,11 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
 
 /// What runs before the program does, in the place of something else, does so once, and keeps what it must.
 pub(crate) fn check_hooks<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
-    let hooks = match cx.counts.is_some() {
-        true => found.hooks.as_slice(),
+    let hooks = if cx.counts.is_some() {
+        found.hooks.as_slice()
+    } else {
         // What asks for huge pages is compared instruction by instruction.
-        false => &[],
+        &[]
     };
     let mut failures = Vec::new();
     for &(old, new) in hooks {

@@ -100,9 +100,10 @@ fn named(input: &Elf<'_>) -> Vec<u64> {
 /// functions by whose names they were made.
 pub(crate) fn unchanged<A: Arch>(input: &Elf<'_>, output: &Elf<'_>) -> Vec<u64> {
     let words = words::<A>(input);
-    let symbols = match words.is_empty() {
-        true => Vec::new(),
-        false => named(input),
+    let symbols = if words.is_empty() {
+        Vec::new()
+    } else {
+        named(input)
     };
     let stays = |word: &&Word| word.value(input) == word.value(output);
     let targets = words.iter().filter(stays).flat_map(|word| {

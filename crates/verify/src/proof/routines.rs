@@ -143,15 +143,14 @@ impl State {
         };
         let end = at.saturating_add(i64::from(mem.size.max(1)));
         // What is below the aligned place is below all that was saved before, and nothing else is known of it.
-        let apart = match aligned {
-            true => end <= 0,
-            false => at >= self.bound,
-        };
-        self.slots
-            .retain(|((other, start), _)| match *other == aligned {
-                true => *start >= end || start.saturating_add(8) <= at,
-                false => apart,
-            });
+        let apart = if aligned { end <= 0 } else { at >= self.bound };
+        self.slots.retain(|((other, start), _)| {
+            if *other == aligned {
+                *start >= end || start.saturating_add(8) <= at
+            } else {
+                apart
+            }
+        });
         if exact && mem.size == 8 && value != Value::Anything {
             let slot = self.slots.partition_point(|s| s.0 < (aligned, at));
             self.slots.insert(slot, ((aligned, at), value));
@@ -333,16 +332,17 @@ impl Routine<'_, '_> {
                 continue;
             }
             if let Some((reg, saves)) = A::flags_word(bytes) {
-                match saves {
-                    true => state.set(
+                if saves {
+                    state.set(
                         reg,
                         if state.flags {
                             Value::Flags
                         } else {
                             Value::Anything
                         },
-                    ),
-                    false => state.flags = state.get(reg) == Value::Flags,
+                    )
+                } else {
+                    state.flags = state.get(reg) == Value::Flags
                 }
                 at = next;
                 continue;
@@ -403,9 +403,10 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
     };
     let mut changed = 0;
     for reg in 0..A::REGISTERS.min(REGISTERS as u8) {
-        let expected = match reg == A::STACK {
-            true => Value::Stack { aligned: false, at },
-            false => Value::Initial(reg),
+        let expected = if reg == A::STACK {
+            Value::Stack { aligned: false, at }
+        } else {
+            Value::Initial(reg)
         };
         if state.get(reg) != expected {
             changed |= 1 << reg;
@@ -476,9 +477,10 @@ pub(crate) fn starts_up<'c, A: Arch>(
         goes_on: goes_on.unwrap_or(&|_| false),
     };
     // What is jumped to is called, or is where a program begins.
-    let free = match A::LINK.is_empty() {
-        true => 0,
-        false => A::STUB_SCRATCH,
+    let free = if A::LINK.is_empty() {
+        0
+    } else {
+        A::STUB_SCRATCH
     };
     let exits = routine.exits::<A>(start)?;
     let is_right = |exit: &Exit| {

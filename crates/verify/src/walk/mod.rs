@@ -817,9 +817,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         match old.flow {
             Flow::Stop | Flow::IndirectJump { .. } => Ok(None),
             _ if returns && self.ends_part(p, old_next) => {
-                let goes_on = match self.f.in_old(old_next) {
-                    true => self.goes_on_alike(new_next, old_next)?,
-                    false => self.goes_on_at(new_next, old_next),
+                let goes_on = if self.f.in_old(old_next) {
+                    self.goes_on_alike(new_next, old_next)?
+                } else {
+                    self.goes_on_at(new_next, old_next)
                 };
                 self.out.assumed_no_return += u64::from(!goes_on);
                 // Both may be the last instruction, in front of the same function.

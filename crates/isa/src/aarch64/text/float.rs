@@ -45,9 +45,10 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
                 return None;
             }
             line.name(&[name]).f(kind, rn);
-            match zero {
-                true => line.word("#0.0"),
-                false => line.f(kind, rm),
+            if zero {
+                line.word("#0.0")
+            } else {
+                line.f(kind, rm)
             }
             .done()
         }

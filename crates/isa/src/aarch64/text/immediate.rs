@@ -39,9 +39,10 @@ fn add(line: &mut Line<'_>) -> Option<()> {
             if subtract { "sub" } else { "add" },
             if flags { "s" } else { "" },
         ]);
-        match flags {
-            true => line.r(wide, rd),
-            false => line.rsp(wide, rd),
+        if flags {
+            line.r(wide, rd)
+        } else {
+            line.rsp(wide, rd)
         };
     }
     line.rsp(wide, rn).imm(number);
@@ -193,9 +194,10 @@ fn bitfield(line: &mut Line<'_>) -> Option<()> {
         (_, false) => "ubfx",
     }]);
     line.r(wide, rd).r(wide, rn);
-    match put {
-        true => line.imm(i64::from(last + 1 - from)).imm(i64::from(to) + 1),
-        false => line.imm(i64::from(from)).imm(i64::from(to - from) + 1),
+    if put {
+        line.imm(i64::from(last + 1 - from)).imm(i64::from(to) + 1)
+    } else {
+        line.imm(i64::from(from)).imm(i64::from(to - from) + 1)
     }
     .done()
 }

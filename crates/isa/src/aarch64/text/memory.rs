@@ -167,9 +167,10 @@ fn pair(line: &mut Line<'_>) -> Option<()> {
         if words { "sw" } else { "" },
     ]);
     for number in [rt, rt2] {
-        match float {
-            true => line.f(letter, number),
-            false => line.r(letter == 'x', number),
+        if float {
+            line.f(letter, number)
+        } else {
+            line.r(letter == 'x', number)
         };
     }
     address(line, mode, rn, line.signed(15, 7) * size)

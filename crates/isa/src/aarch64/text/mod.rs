@@ -122,9 +122,10 @@ impl Line<'_> {
 
     /// What is before an operand.
     fn next(&mut self) -> &mut Self {
-        match std::mem::replace(&mut self.operands, true) {
-            true => self.raw(", "),
-            false => self.raw("\t"),
+        if std::mem::replace(&mut self.operands, true) {
+            self.raw(", ")
+        } else {
+            self.raw("\t")
         }
     }
 

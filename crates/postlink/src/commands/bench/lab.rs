@@ -206,9 +206,10 @@ impl Runner for Lab<'_> {
     fn progress(&mut self, done: Done) {
         self.progress.set(|| {
             let workload = &self.workloads[done.workload].name;
-            let width = match done.width.is_finite() {
-                true => format!("±{:.1} %", done.width * 100.0),
-                false => "not known yet".to_owned(),
+            let width = if done.width.is_finite() {
+                format!("±{:.1} %", done.width * 100.0)
+            } else {
+                "not known yet".to_owned()
             };
             let left = done
                 .left

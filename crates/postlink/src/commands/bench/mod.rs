@@ -258,9 +258,10 @@ impl Bench {
             say::verdict(&results, &sentence);
         }
         if interrupt::was_asked() {
-            ui.warn(match results.has_pairs() {
-                true => "interrupted: the results are those of the runs until then",
-                false => "interrupted before there was a pair of runs",
+            ui.warn(if results.has_pairs() {
+                "interrupted: the results are those of the runs until then"
+            } else {
+                "interrupted before there was a pair of runs"
             });
             return Ok(ExitCode::from(INTERRUPTED));
         }
@@ -269,9 +270,10 @@ impl Bench {
             Verdict::NoDifference => self.fail_unless_faster,
             Verdict::Slower => self.fail_unless_faster || self.fail_if_slower,
         };
-        Ok(match fails {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
+        Ok(if fails {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
         })
     }
 }

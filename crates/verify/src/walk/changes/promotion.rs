@@ -263,10 +263,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.mark_once(p, q, len, after_read)?;
         self.arrive(q, pending);
         self.check_rows(&[p], q, len as u64)?;
-        match guard.number == guard.callee {
+        if guard.number == guard.callee {
             // The operand itself; in a program whose pointers follow that may be new code.
-            true => self.enter_old(InputAddr::new(guard.number)),
-            false => self.relate(InputAddr::new(guard.number), OutputAddr::new(guard.callee))?,
+            self.enter_old(InputAddr::new(guard.number))
+        } else {
+            self.relate(InputAddr::new(guard.number), OutputAddr::new(guard.callee))?
         }
         let next = self.behind(p, old, guard.call, &guard.insn, pending)?;
         self.count(ChangeKind::PromotedCall);
