@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::hash::Hasher;
 
 use anyhow::{Context, Result, bail};
-use postlink_aggregate::binary::Binary;
+use postlink_aggregate::Binary;
 use postlink_elf::elf::Elf;
 use postlink_isa::{Decode, Flow, Isa, with_isa};
 

@@ -32,12 +32,16 @@
     allow(clippy::indexing_slicing, reason = "a test that fails may panic")
 )]
 
-pub mod bat;
-pub mod binary;
+mod bat;
+mod binary;
 pub mod blocks;
-pub mod quality;
-pub mod translate;
+mod quality;
+mod translate;
 pub mod yaml;
+
+pub use binary::{Binary, Placer};
+pub use quality::Quality;
+pub use translate::is_translated;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

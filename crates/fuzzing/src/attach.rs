@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use postlink_aggregate::binary::Binary;
+use postlink_aggregate::Binary;
 use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::bolt_yaml::BoltYaml;

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use postlink_mip::merge::{Options, merge};
-use postlink_mip::{Block, Edge, Function, InferredBlock, Profile, Trace, Types, Width};
-use postlink_mip::{create, header, map, mip, raw};
+use postlink_mip::{
+    Block, Edge, Function, InferredBlock, Profile, Trace, Types, Width, create, map, mip, raw,
+};
 use postlink_profile::Weighted;
 
 fn hex(text: &str) -> Vec<u8> {
@@ -335,8 +336,8 @@ fn samples_of_return_addresses_become_edges() {
     put(0, 44, -4000, 6);
     put(2, 32, -4000, 1);
     // The older form: one call each, empty slots are all zeros or all ones.
-    let mut header = header::Header::new(
-        header::Kind::Samples,
+    let mut header = postlink_mip::Header::new(
+        postlink_mip::Kind::Samples,
         Some(Width::Wide),
         Types::RETURN_ADDRESS,
         42,

@@ -139,7 +139,7 @@ pub fn instrument_coverage(
     let mut job = prepare_coverage(&input.elf, options, phases).with_context(named)?;
     let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
     // The map first: a program without its map is of no use.
-    postlink_profile::output::atomically(map, |out| out.write_all(&done.report.map))?;
+    postlink_profile::write_atomically(map, |out| out.write_all(&done.report.map))?;
     put_in_place(file, target)?;
     Ok(done)
 }

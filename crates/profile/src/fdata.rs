@@ -404,7 +404,7 @@ fn put_name(out: &mut Vec<u8>, name: &[u8]) {
 
 /// Writes a file, by way of a temporary beside it.
 pub fn write(path: &Path, profile: &SymbolicProfile) -> Result<(), Error> {
-    output::atomically(path, |out| write_to(out, profile))
+    output::write_atomically(path, |out| write_to(out, profile))
 }
 
 /// Writes to any stream.

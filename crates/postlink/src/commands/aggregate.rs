@@ -5,9 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::{self as aggregate, Aggregated};
+use postlink_aggregate::{self as aggregate, Aggregated, Binary, Quality};
 use postlink_profile::samples::Options;
 use postlink_profile::{any, bolt_yaml, fdata};
 

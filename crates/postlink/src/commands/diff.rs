@@ -11,8 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::yaml;
+use postlink_aggregate::{Binary, yaml};
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;

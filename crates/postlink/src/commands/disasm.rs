@@ -7,11 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_isa::x86_64::text::Syntax;
-use postlink_profgen::disasm::Listing;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
-use postlink_profgen::machine::{EM_AARCH64, EM_X86_64, Machine};
-use postlink_profgen::probe;
+use postlink_profgen::{EM_AARCH64, EM_X86_64, Listing, Machine, probe};
 
 use crate::input::Input;
 use crate::ui::Ui;

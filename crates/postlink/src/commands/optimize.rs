@@ -7,9 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use postlink_aggregate as aggregate;
-use postlink_aggregate::binary::Placer;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::translate::is_translated;
+use postlink_aggregate::{Placer, Quality, is_translated};
 use postlink_profile::address::AddressProfile;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::samples::Options;
@@ -175,7 +173,7 @@ pub fn read_any(
 
 /// Reads and adds up machine profiles (.mip); `None` if the files are of another kind.
 fn machine_profile(files: &[String]) -> Result<Option<postlink_mip::Profile>> {
-    use postlink_mip::header::MAGIC;
+    use postlink_mip::MAGIC;
     use std::io::Read;
     let mut sum: Option<(postlink_mip::Profile, std::path::PathBuf)> = None;
     for (place, file) in files.iter().enumerate() {

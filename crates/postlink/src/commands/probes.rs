@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use postlink_profgen::guid::Guid;
+use postlink_profgen::Guid;
 use postlink_profgen::probe::{self, Listed};
 
 use crate::input::Input;

@@ -219,7 +219,7 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
     } else {
         postlink_report::fitting(&subjects, page.room)?.1
     };
-    postlink_profile::output::atomically(page.target, |out| out.write_all(text.as_bytes()))?;
+    postlink_profile::write_atomically(page.target, |out| out.write_all(text.as_bytes()))?;
     watched.finish();
     ui.say(format_args!(
         "{BOLD}{}{BOLD:#}: {}",

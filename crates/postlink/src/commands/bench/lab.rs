@@ -6,11 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use postlink_measure::counters::Counters;
 use postlink_measure::run::run_with;
 use postlink_measure::series::{Job, Progress as Done, Runner};
 use postlink_measure::server::{self, Plan};
-use postlink_measure::{Run, ending, interrupt};
+use postlink_measure::{Counters, Run, ending, interrupt};
 
 use super::Bench;
 use crate::ui::{Progress, Ui, seconds};

@@ -24,11 +24,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_measure::counters::Counters;
 use postlink_measure::ratio::FEWEST_PAIRS;
 use postlink_measure::series::{Limits, measure};
 use postlink_measure::server::{Plan, Ready};
-use postlink_measure::{Measure, Verdict, interrupt};
+use postlink_measure::{Counters, Measure, Verdict, interrupt};
 
 use crate::errors::Usage;
 use crate::ui::Ui;

@@ -1,9 +1,8 @@
 //! What was found.
 
-use postlink_measure::luck::Luck;
 use postlink_measure::ratio::{Ratio, differences, percent};
 use postlink_measure::series::{Limits, Series};
-use postlink_measure::{Measure, Verdict};
+use postlink_measure::{Luck, Measure, Verdict};
 
 use super::lab::{Program, Workload};
 use super::layouts::COMPARED;
