@@ -16,9 +16,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::FormatError;
 use crate::elf::{Elf, Section};
 use crate::raw::{self, Ehdr, Phdr, Shdr, Sym};
+use crate::{ErrorKind, FormatError};
 
 /// Contents of a section of the new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +158,9 @@ impl<'p, 'd> Assembly<'p, 'd> {
             return Err(FormatError::new(format!(
                 "the file would have {total} sections; {} are possible",
                 raw::SHN_LORESERVE - 1
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .values(total, raw::SHN_LORESERVE - 1));
         }
         Ok(Assembly {
             parts,
@@ -361,7 +363,9 @@ impl<'p, 'd> Assembly<'p, 'd> {
             return Err(FormatError::new(format!(
                 "sh_info of {} is {locals}, but it has {count} symbols",
                 section.name
-            )));
+            ))
+            .of(ErrorKind::Mismatch)
+            .values(locals, count));
         }
         let mut added: BTreeMap<u32, Vec<&AddedSymbol>> = BTreeMap::new();
         for symbol in &self.parts.added {
@@ -384,7 +388,10 @@ impl<'p, 'd> Assembly<'p, 'd> {
                 return Err(FormatError::new(format!(
                     "symbol {at} of {} is in a section of index 65280 or more, which is not supported",
                     section.name
-                )));
+                ))
+                .of(ErrorKind::Unsupported)
+                .at_entry(at.into())
+                .values(0xff00u64, "less"));
             }
             if let Some(to) = self.parts.moved.get(&at) {
                 (symbol.st_value, symbol.st_size) = (to.value, to.size);
@@ -398,6 +405,8 @@ impl<'p, 'd> Assembly<'p, 'd> {
                 let symbol = Sym {
                     st_name: u32::try_from(names.len()).map_err(|_| {
                         FormatError::new("the names of symbols exceed 4 GiB".to_owned())
+                            .of(ErrorKind::TooLarge)
+                            .values(names.len(), u32::MAX)
                     })?,
                     st_info: raw::STB_LOCAL << 4 | raw::STT_FUNC,
                     st_other: 0,
@@ -426,7 +435,10 @@ impl<'p, 'd> Assembly<'p, 'd> {
         let program = self.parts.program;
         let ident = program.data.get(..16).unwrap_or_default();
         let Some(header) = Ehdr::read(program.data, 16) else {
-            return Err(FormatError::new("the program has no file header"));
+            return Err(FormatError::new("the program has no file header")
+                .of(ErrorKind::Missing)
+                .at_offset(0)
+                .values(program.data.len(), raw::EHDR));
         };
         let header = Ehdr {
             e_phoff: raw::EHDR,

@@ -138,7 +138,7 @@ pub fn read_raw_counters(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatE
         .peekable();
     let bad = |number: u64, line: &[u8]| {
         let shown = crate::beginning(line);
-        FormatError::new(format!("Invalid raw profile at line {number}: {shown}"))
+        FormatError::new(format!("Invalid raw profile at line {number}: {shown}")).at_line(number)
     };
     let mut all = Vec::new();
     while let Some((line, _)) = lines.peek() {

@@ -48,7 +48,7 @@ impl Discriminator {
         }
     }
 
-    /// How many copies the optimiser has made of the code: a count of one copy stands for this many times itself.
+    /// How many copies the optimiser has made of the code: a count of one copy represents this many times itself.
     pub fn duplication(self, flow_sensitive: bool) -> u32 {
         if flow_sensitive || self.is_probe() {
             1

@@ -67,7 +67,7 @@ pub use disasm::Listing;
 pub use generate::{Format, Input, Options, Report, generate};
 pub use guid::Guid;
 pub use machine::{EM_AARCH64, EM_X86_64, Machine};
-pub use postlink_elf::FormatError;
+pub use postlink_elf::{ErrorKind, FormatError};
 pub use program::{EXTERNAL, Program};
 pub use script::Options as ScriptOptions;
 

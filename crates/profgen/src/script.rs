@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | the text | a file, mapped into memory | a stream of any length |
 //! | a broken branch | an error with file and line | ends the sample, with a warning |
-//! | an address | is told by its column, in lower case | any number alone, also of samples that a script has added up |
+//! | an address | is given by its column, in lower case | any number alone, also of samples that a script has added up |
 //! | a decimal number alone | a process | how often the next sample occurred |
 //! | a call chain | after its sample's line | in front of its sample's line of branches |
 //! | a mapping | places what its process does in its time | of the file: one bias for all processes that have none of their own |
@@ -60,7 +60,7 @@ pub struct Options {
     pub events: Vec<String>,
     /// Only the instruction of each sample counts.
     pub ip_only: bool,
-    /// Every sample stands for this many events.
+    /// Every sample represents this many events.
     pub period: u64,
     /// Leave out call chains.
     pub ignore_chains: bool,
@@ -492,7 +492,7 @@ impl Reader<'_, '_> {
         let event = memmem::find(line, b"PERF_RECORD_MMAP").and_then(|at| {
             let record = line.get(at..)?;
             let fields = record.get(memchr(b' ', record)?..)?;
-            perf_script::mapping(fields).ok()
+            perf_script::mapping(fields)
         });
         let Some((pid, mapping)) = event else {
             if self.script.warnings.len() < WARNINGS {

@@ -428,7 +428,7 @@ impl Cold {
             };
             if self.merge {
                 cut(&mut context, Some(self.depth.max(1)));
-                // Code that was inlined somewhere is not what the shorter chain stands for: attributes are left.
+                // Code that was inlined somewhere is not what the shorter chain represents: attributes are left.
                 folded.entry(context).or_default().merge(&function);
             }
         }
