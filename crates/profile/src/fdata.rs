@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
+use postlink_bytes::decimal;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -466,18 +467,7 @@ fn put_location(out: &mut Vec<u8>, names: &Names, location: Location, shift: u8)
 }
 
 fn put_decimal(out: &mut Vec<u8>, value: u64) {
-    let mut value = value.min(MAX_COUNT);
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(decimal(value.min(MAX_COUNT), &mut [0; 20]));
 }
 
 #[cfg(test)]

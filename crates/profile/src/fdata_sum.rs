@@ -620,7 +620,7 @@ fn add(sums: &mut [u64; 2], mispredictions: u64, count: u64, weight: u64) {
 }
 
 impl Window<'_> {
-    /// Counts the line where it is under an entry, and goes on to the next.
+    /// Counts the line where it is under an entry, and continues to the next.
     fn count(&mut self, counts: &mut Counts, number: u32, line: &Line<'_>) {
         if let Some(sums) = counts.get_mut(number as usize) {
             add(sums, line.mispredictions, line.count, self.weight);

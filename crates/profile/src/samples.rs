@@ -263,7 +263,7 @@ impl<'a> Adder<'a> {
                 0
             };
             for branch in &sample.branches {
-                // The run goes on where it was left.
+                // The run continues where it was left.
                 if in_kernel(branch) {
                     continue;
                 }

@@ -7,7 +7,7 @@
 //! | | `mov r64, imm32` | it is a number of 32 bits with its sign |
 //! | `add`, `or`, `adc`, `sbb`, `and`, `sub`, `xor`, `cmp` `r, [m]` | the same with `imm8` or `imm32` | likewise |
 //!
-//! None is longer than what it stands for. Only operands relative to the program counter, and no prefix but REX.
+//! None is longer than what it represents. Only operands relative to the program counter, and no prefix but REX.
 
 use crate::{Code, Decode, Flow, Insn};
 
@@ -147,7 +147,7 @@ pub fn fold<'c, T>(
 mod tests {
     use super::*;
 
-    /// The instruction with an immediate that stands for one whose operand is at the end of it.
+    /// The instruction with an immediate that represents one whose operand is at the end of it.
     fn folded(original: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let mut out = None;
         let code = |addr: u64, len: u64| {

@@ -34,21 +34,21 @@
 //!
 //! Vector, x87 and mask registers are not modelled, and nothing that is emitted here touches them.
 
-pub mod branch;
+mod branch;
 mod common;
 mod constants;
-pub mod counter;
-pub mod coverage;
-pub mod decode;
-pub mod effects;
+mod counter;
+mod coverage;
+mod decode;
+mod effects;
 mod huge;
-pub mod mnemonic;
-pub mod places;
+mod mnemonic;
+mod places;
 mod promote;
-pub mod runtime;
+pub(crate) mod runtime;
 pub mod site;
 mod stack;
-pub mod table;
+mod table;
 pub mod text;
 pub mod threads;
 

@@ -259,7 +259,7 @@ impl Text {
                 && instruction.op_count() == 3
                 && operands.split(", ").count() == 2
             {
-                // Multiplication in place, where one register stands for two.
+                // Multiplication in place, where one register represents two.
                 let twice = operands
                     .split_once(", ")
                     .map_or("", |(_, register)| register);
@@ -292,7 +292,7 @@ fn writes_through_rdi(kind: OpKind) -> bool {
     )
 }
 
-/// Whether an instruction is a shift or rotation whose opcode stands for a count of one.
+/// Whether an instruction is a shift or rotation whose opcode represents a count of one.
 fn is_shift_by_one(instruction: &Instruction) -> bool {
     use Code::*;
     matches!(

@@ -44,7 +44,7 @@ pub(super) struct Operation {
     pub(super) ticks: Option<u64>,
 }
 
-/// Length of an instruction: where control goes on after a branch that is not taken.
+/// Length of an instruction: where control continues after a branch that is not taken.
 const INSTRUCTION: u64 = 4;
 
 impl Operation {

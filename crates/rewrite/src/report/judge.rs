@@ -2,7 +2,7 @@
 //!
 //! Every tool has an account of its own of what it gained: over the functions that it could work on, with the
 //! counts that it understood. To compare two tools both outputs are read in the same way here. Where a block
-//! went is told by address translation tables ([`crate::link::bat`], or llvm-bolt's with `--enable-bat`); how
+//! went is given by address translation tables ([`crate::link::bat`], or llvm-bolt's with `--enable-bat`); how
 //! often it ran, where control went from it and how large it is are the input's, so the same for all. From
 //! that follow dyno-stats ([`crate::report::stats`]) and the ext-TSP score, the original's included.
 //!

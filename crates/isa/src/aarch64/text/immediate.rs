@@ -52,7 +52,7 @@ fn add(line: &mut Line<'_>) -> Option<()> {
     line.done()
 }
 
-/// The number that 13 bits of a logical instruction stand for: a run of ones, rotated, repeated in elements
+/// The number that 13 bits of a logical instruction represent: a run of ones, rotated, repeated in elements
 /// of 2 to 64 bits.
 fn bit_mask(wide: bool, n: u32, rotation: u32, ones: u32) -> Option<u64> {
     let len = 31 - (n << 6 | (!ones & 0x3f)).leading_zeros().min(31);

@@ -60,7 +60,7 @@ fn exclusive(line: &mut Line<'_>) -> Option<()> {
     match (line.bit(23), line.bit(21)) {
         (false, pair) => {
             if pair && size < 2 {
-                // Compare and swap of a pair: size 0 stands for 32 bits.
+                // Compare and swap of a pair: size 0 represents 32 bits.
                 if rt2 != 31 || rs & 1 != 0 || rt & 1 != 0 {
                     return None;
                 }

@@ -1,7 +1,7 @@
 //! Instructions as text, as LLVM's disassembler encodes them without options: aliases preferred, decimal
 //! numbers, hexadecimal bit masks and addresses.
 //!
-//! A word is told by its bits 28–25:
+//! The class of a word is given by its bits 28–25:
 //!
 //! | bits 28–25 | group | module |
 //! |---|---|---|
