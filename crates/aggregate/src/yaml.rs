@@ -7,7 +7,7 @@
 //! Of a binary that was optimised before, blocks are those of the translation table; it does not know the
 //! edges of the input, so every edge is believed there.
 //!
-//! Hashes are not made here: who has the code at hand in another form gives them ([`Hashes`]).
+//! Hashes are not made here: the caller that has the code in another form gives them ([`Hashes`]).
 
 use std::collections::BTreeMap;
 

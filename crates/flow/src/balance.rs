@@ -100,7 +100,7 @@ const FAR: i64 = i64::MAX;
 /// Reached by no arc: where a search began.
 const ROOT: u32 = u32::MAX;
 
-/// A change of one arc by one unit: its price, and how many units it can go on for (`None`: any number).
+/// A change of one arc by one unit: its price, and how many units it can continue for (`None`: any number).
 fn change(arc: &Arc, flow: u128, raise: bool) -> Option<(i64, Option<u128>)> {
     let wanted = u128::from(arc.wanted);
     match raise {

@@ -70,7 +70,7 @@ pub enum Error {
     },
     /// Link-time optimisation.
     #[error(
-        "-flto: with link-time optimisation there is no assembly before linking; compile with -fno-lto, or link as usual and let `postlink instrument` count in the linked program"
+        "-flto: with link-time optimisation there is no assembly before linking; compile with -fno-lto, or link as usual and instrument the linked program with `postlink instrument`"
     )]
     Lto,
     /// The run-time.

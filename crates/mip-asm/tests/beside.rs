@@ -36,7 +36,7 @@ fn files(scratch: &Scratch, folder: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a command leaves in a folder of its own, without us and with us. `%%` stands for the folder.
+/// What a command leaves in a folder of its own, without us and with us. `%%` represents the folder.
 fn both(scratch: &Scratch, command: &str) -> [BTreeMap<String, String>; 2] {
     ["plain", "ours"].map(|folder| {
         let _ = fs::remove_dir_all(scratch.path(folder));

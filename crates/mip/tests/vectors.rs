@@ -376,7 +376,7 @@ fn a_raw_of_another_build_is_refused_with_both_values() {
     );
     assert_eq!(
         refused(8, 3),
-        "0 at offset 0x8: the profile type is 0x3, and that of the profile 0x1: they count different things"
+        "0 at offset 0x8: the profile type is 0x3, and that of the profile 0x1: they record different things"
     );
     let mut short = new_raw();
     short.pop();

@@ -391,7 +391,7 @@ pub fn write(path: &Path, profile: &Any, dialect: Dialect, reading: &Reading) ->
                     let input = Input::open(file)?;
                     let elf = input.elf()?;
                     let binary = Binary::new(file, &elf)?;
-                    let placer = aggregate::binary::Placer::new(
+                    let placer = aggregate::Placer::new(
                         &binary,
                         profile,
                         reading.aggregate.ignore_build_id,

@@ -318,7 +318,7 @@ pub fn save_certificate(path: Option<&Path>, certificate: Option<&Report>) -> Re
     fs::write(path, certificate.to_json() + "\n").with_context(|| path.display().to_string())
 }
 
-/// What the rewriter is told of a certificate.
+/// The part of a certificate that the rewriter acts on.
 fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
     let first = certificate.file_failures.first();
     let counting = first.filter(|f| f.check == Check::Counting);

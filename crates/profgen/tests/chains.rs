@@ -139,7 +139,7 @@ fn profiles_of_every_form_are_those_of_the_llvm_tool() {
             Options {
                 script: postlink_profgen::ScriptOptions {
                     ignore_chains: true,
-                    ..script::Options::default()
+                    ..postlink_profgen::ScriptOptions::default()
                 },
                 ..plain.clone()
             },
@@ -219,7 +219,7 @@ fn samples_without_branches_give_a_flat_profile() {
         let strict = Options {
             script: postlink_profgen::ScriptOptions {
                 branches_only: true,
-                ..script::Options::default()
+                ..postlink_profgen::ScriptOptions::default()
             },
             ..options
         };

@@ -90,7 +90,7 @@ fn optimize(tools: &Tools, of: &Relinked<'_>, relocations: &str, folder: &Path) 
     tools.postlink(folder, &[&instrument[..], &which].concat())?;
     let plain = of.output(input, None)?;
     if of.output(&counting, Some(&profile))? != plain {
-        bail!("with --relocations {relocations} the counting program's output differs");
+        bail!("with --relocations {relocations} the instrumented program's output differs");
     }
     let optimize = [
         "optimize".as_ref(),

@@ -40,7 +40,7 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Runs the driver; `@` at the start of a word stands for the folder of programs, `@@` for `@`, `%/` for this one.
+    /// Runs the driver; `@` at the start of a word represents the folder of programs, `@@` for `@`, `%/` for this one.
     pub fn cc(&self, command: &str) -> Outcome {
         self.try_cc(command)
             .unwrap_or_else(|error| panic!("{command}: {error}"))

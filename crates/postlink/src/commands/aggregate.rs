@@ -70,7 +70,7 @@ pub struct Aggregate {
     pub all_memory: bool,
     /// Count what perf2bolt counts, no less and no more
     ///
-    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that go on from
+    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that continue from
     /// one part of an optimised binary to the one after it. It counts the newest branch of every sample,
     /// though what was executed after it is not known: code that is reached by branches then counts for more
     /// than code that is reached by falling through.

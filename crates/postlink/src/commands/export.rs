@@ -47,7 +47,7 @@ pub enum Format {
 /// Write a program's profile as a file for other tools
 ///
 /// Coverage is exact, of any program with debug information, and needs no other build than the one that was profiled.
-/// What a profile cannot fill is said.
+/// What a profile cannot fill is reported.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -279,10 +279,10 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             "  {GOOD}proved{GOOD:#}: {}, {}",
             counted(
                 c.proved,
-                "moved function does what it did",
-                "moved functions do what they did"
+                "moved function is equivalent to the input's",
+                "moved functions are equivalent to the input's"
             ),
-            counted(c.identical, "is as it was", "are as they were")
+            counted(c.identical, "is unchanged", "are unchanged")
         )),
         None => ui.warn("not checked, because of --no-verify"),
     }

@@ -130,10 +130,10 @@ impl Verify {
             self.output.display(),
             counted(
                 report.proved,
-                "moved function does what it did",
-                "moved functions do what they did"
+                "moved function is equivalent to the input's",
+                "moved functions are equivalent to the input's"
             ),
-            counted(report.identical, "is as it was", "are as they were"),
+            counted(report.identical, "is unchanged", "are unchanged"),
         );
         anstream::println!(
             "  {} compared; {} in code and {} in data and tables lead to the same places",

@@ -51,7 +51,7 @@ const ALWAYS: &str = "it is always so";
 const COUNTERS: &str =
     "counters are mapped onto the file and always complete: nothing has to be dumped";
 
-/// Where counters go if nothing else is said, as with LLVM's tool.
+/// Where counters go by default, as with LLVM's tool.
 const DEFAULT_COUNTERS: &str = "/tmp/prof.fdata";
 
 /// Its command line.
@@ -154,7 +154,7 @@ const OPTIONS: &[Known] = &[
     ),
     switch(
         "inline-small-functions",
-        "functions of a few straight instructions stand in the place of calls of them",
+        "functions of a few straight-line instructions are inlined where they are called",
     ),
     value(
         "inline-small-functions-bytes",
@@ -307,7 +307,7 @@ const OPTIONS: &[Known] = &[
         "there is no library beside the program",
     ),
     ignored("conservative-instrumentation", "counts are exact"),
-    ignored("instrument-hot-only", "all functions count"),
+    ignored("instrument-hot-only", "all functions are instrumented"),
     ignored("cg-from-perf-data", TUNE),
     // Changes of instructions.
     ignored("icf", CODE),
@@ -752,7 +752,7 @@ fn say_done(done: &Optimized) {
     }
     if let Some(certificate) = &done.certificate {
         println!(
-            "BOLT-INFO: proved: {} moved functions do what they did, {} are as they were",
+            "BOLT-INFO: proved: {} moved functions are equivalent to the input's, {} are unchanged",
             certificate.proved, certificate.identical
         );
     }

@@ -61,7 +61,7 @@ const COMMANDS: &[(&str, &str, &[&str])] = &[
     ("yaml2mip", "<yaml file>", &[]),
 ];
 
-/// All options; which command has which is said above.
+/// All options; which command has which is in the table above.
 const TOOL: Tool = Tool {
     name: NAME,
     overview: "llvm machine ir profile data tool",

@@ -261,7 +261,7 @@ fn proved_again(
 }
 
 /// What the case says of functions in outputs without kept relocations: whether there is a jump at their old
-/// entries, and whether they go on in old code.
+/// entries, and whether they continue in old code.
 fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
     let certificate = parse("verify", certificate)?;
     let moved = |name: &str| {

@@ -12,7 +12,7 @@
 //! 3. Blocks that call the same functions; the entry for the entry.
 //! 4. Counts of blocks that were found and of edges between two of them are evidence; everything else is inferred.
 //!
-//! Whether two hashes can be compared depends on who wrote the profile. Ours agree in all pieces. BOLT's
+//! Whether two hashes can be compared depends on the tool that wrote the profile. Ours agree in all pieces. BOLT's
 //! agree in offset, loose hash and neighbours ([`crate::analyse::hashes`]), so its profiles match too, only
 //! with less certainty; with its older hash function only offsets and calls are left.
 
@@ -279,7 +279,7 @@ impl<'d> Context<'_, 'd> {
                 (0..part.hashes.blocks.len() as u32).collect()
             };
             let same = self.unchanged(&part, &order);
-            let found: Vec<Option<u32>> = if &same {
+            let found: Vec<Option<u32>> = if same {
                 profile
                     .blocks
                     .iter()
@@ -329,7 +329,7 @@ impl<'d> Context<'_, 'd> {
         out
     }
 
-    /// Counts of the blocks in a profile's list: the larger of what flows in and out, what is said, or
+    /// Counts of the blocks in a profile's list: the larger of what flows in and out, what is recorded, or
     /// samples by instruction.
     fn block_counts(&self, f: &bolt_yaml::Function) -> Vec<u64> {
         let mut into: FxHashMap<u32, u64> = FxHashMap::default();

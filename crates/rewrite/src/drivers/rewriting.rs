@@ -20,7 +20,7 @@ use crate::phases::Phases;
 
 /// A job on a file, as far as it does not depend on what a checker says of the output.
 pub trait Rewriting {
-    /// What is said of an output.
+    /// The report on an output.
     type Report;
 
     /// Links what was made, and writes it. `mode`: the output's permissions. `onto`: what is at `out`.

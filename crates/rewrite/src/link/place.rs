@@ -8,7 +8,7 @@
 //! * entries of jump tables and label tables of moved functions;
 //! * if asked for, pointers to moved functions in data, relocations and symbols.
 //!
-//! The old body after its first instruction stays valid: an unknown reference goes on working there.
+//! The old body after its first instruction stays valid: an unknown reference continues working there.
 
 use std::collections::BTreeSet;
 

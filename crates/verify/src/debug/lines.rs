@@ -46,7 +46,7 @@ pub(super) fn pair(
             let of: Vec<u64> = pairs.iter().filter(|p| p.1 == *at).map(|p| p.0).collect();
             if of.len() != 1 || !old.contains(&of[0]) {
                 return Err(format!(
-                    "the line program at {at:#x} stands for those at {of:x?}, where it should stand for one"
+                    "the line program at {at:#x} corresponds to those at {of:x?}; it must correspond to one"
                 ));
             }
         }

@@ -105,7 +105,7 @@ impl Faults<'_> {
             X86_64::asks_for_huge_pages(bytes, addr)?
         };
         let at = self.offset(addr)?;
-        // Where the number of the advice, the low byte of the address, and what goes on are.
+        // Where the number of the advice, the low byte of the address, and what continues are.
         let (advice, start, end) = if self.arm { (24, 12, 60) } else { (24, 14, 58) };
         let edit = |at: usize, bytes: &[u8]| {
             let what = format!("the start-up routine at {addr:#x}");

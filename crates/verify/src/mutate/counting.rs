@@ -1,4 +1,4 @@
-//! Faults in code that counts.
+//! Faults in instrumented code.
 //!
 //! They are put into copies of programs that count at edges and are proved. The counters are found by their shapes, the
 //! same ones that `postlink-isa` describes; the checker knows of no shape.

@@ -1,7 +1,7 @@
-//! Routines that postlink adds to a program that counts: what starts it up, what gives a thread its counters, what
+//! Routines that postlink adds to an instrumented program: what starts it up, what gives a thread its counters, what
 //! notes first calls. Proves that they keep the registers, the flags and the stack that they must, on every path.
 //!
-//! They are long, make system calls and loop over tables, so nothing is said of what they do but this: a small
+//! They are long, make system calls and loop over tables, so this alone is shown of what they do: a small
 //! abstract interpreter follows every path from the first instruction and knows of each register and each word of the
 //! stack one of a few things ([`Value`]): it is what a register was at the beginning, an address on the stack, a
 //! number, or anything. Where paths meet, what differs is anything. Calls are followed into what is called, each by
@@ -227,7 +227,7 @@ fn move_to<A: Arch>(state: &mut State, to: u8, value: Value) {
     }
 }
 
-/// Where control goes on.
+/// Where control continues.
 enum Way {
     On(u64),
     Branch(u64, u64),
@@ -242,7 +242,7 @@ enum Way {
 pub(crate) struct Routine<'r, 'c> {
     /// The code that is looked into: bytes from an address.
     pub code: &'r dyn Fn(u64) -> Option<&'c [u8]>,
-    /// Whether the program goes on at an address.
+    /// Whether the program continues at an address.
     pub goes_on: &'r dyn Fn(u64) -> bool,
 }
 
@@ -465,7 +465,7 @@ fn plain<A: Arch>(state: &mut State, bytes: &[u8], at: u64) -> Option<()> {
     Some(())
 }
 
-/// Checks a routine that runs in the place of something else: afterwards all is as it was, and control goes on at the
+/// Checks a routine that runs in the place of something else: afterwards all is as it was, and control continues at the
 /// address of which `goes_on` says so, or, if there is none, returns.
 pub(crate) fn starts_up<'c, A: Arch>(
     code: &dyn Fn(u64) -> Option<&'c [u8]>,

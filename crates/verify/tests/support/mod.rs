@@ -111,7 +111,7 @@ pub struct Options {
     pub any_front: bool,
     /// Place every fragment so many bytes after a multiple of 16.
     pub shift: u64,
-    /// As if no relocations had been kept: tables stay, and jumps through them go on in old code.
+    /// As if no relocations had been kept: tables stay, and jumps through them continue in old code.
     pub bare: bool,
 }
 

@@ -166,7 +166,7 @@ fn make<'d, I: Covers>(
             inferred: Vec::new(),
         },
     };
-    // The first block is also come to from within the function.
+    // The first block also has predecessors in the function.
     let entered_again = a.cfg.succs.contains(&0);
     let mut probes = Probes {
         put: Some(match mode {

@@ -58,7 +58,7 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
-/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and go on with the next
+/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and continue with the next
 /// instruction; none but `kmov` knows of general registers, other than in addresses. A test compares with a second
 /// decoder what is missing still.
 ///
