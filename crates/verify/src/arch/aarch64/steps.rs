@@ -59,10 +59,16 @@ fn precise(w: u32) -> Option<(u32, u32)> {
     let (d, n, m) = (general(0), general(5), general(16));
     // Between floating-point and general registers: conversions and moves go one way.
     if w & 0x5f00_0000 == 0x1e00_0000 && (w >> 21 & 1 == 0 || w >> 10 & 63 == 0) {
-        return Some(match w >> 16 & 7 {
-            2 | 3 | 7 => (n, 0),
-            _ => (0, d),
-        });
+        let fixed = w >> 21 & 1 == 0;
+        return match (w >> 19 & 3, w >> 16 & 7) {
+            (0, 2 | 3) => Some((n, 0)),
+            (3, 0 | 1) => Some((0, d)),
+            _ if fixed => None,
+            (_, 0 | 1) | (0, 4 | 5) | (0 | 1 | 3, 6) => Some((0, d)),
+            (0 | 1, 7) => Some((n, 0)),
+            // With the other roundings both registers are of floating point.
+            _ => None,
+        };
     }
     // Between elements of vectors and general registers: dup and ins read, umov and smov overwrite one.
     if w & 0x9fe0_8400 == 0x0e00_0400 {
@@ -122,20 +128,36 @@ pub(super) fn plain(w: u32) -> Option<Plain> {
             ..Plain::default()
         });
     }
+    // Stores of scalable vectors; memory copies, memory tags and ordered accesses with offsets; `stgp`.
+    let group = w >> 25 & 15;
+    if matches!(group, 0b0000 | 0b0010)
+        || w & 0x3b00_0000 == 0x1900_0000
+        || w & 0xfe40_0000 == 0x6800_0000
+    {
+        return None;
+    }
     let touched = registers::touched(w)?;
     let is_memory = w >> 27 & 1 == 1 && w >> 25 & 1 == 0;
     let n = (w >> 5 & 31) as u8;
     // A base that is the stack pointer is not among the registers that are said to be written.
     let back = match w >> 28 & 3 {
+        0 => w >> 26 & 1 == 1 && w >> 23 & 1 == 1,
         2 => w >> 23 & 1 == 1,
-        3 => w >> 24 & 1 == 0 && w >> 21 & 1 == 0 && w >> 10 & 1 == 1,
+        3 if w >> 24 & 1 == 0 && w >> 21 & 1 == 0 => w >> 10 & 1 == 1,
+        // Loads with authentication.
+        3 if w >> 24 & 1 == 0 => w >> 10 & 3 == 3,
         _ => false,
     };
     if is_memory && back && n == STACK {
         return None;
     }
-    // add and sub of the extended form may have it as their result.
-    let takes_stack = w & 0x1fe0_0000 == 0x0b20_0000 || w & 0x1f80_0000 == 0x1200_0000;
+    // add and sub of a number, of the extended form and of pointers, and, orr and eor of a number, and irg may have it
+    // as their result.
+    let takes_stack = w & 0x1f00_0000 == 0x1100_0000
+        || w & 0x1fe0_0000 == 0x0b20_0000
+        || w & 0x1fe0_e000 == 0x1a00_2000
+        || w & 0x1f80_0000 == 0x1200_0000
+        || w & 0x1fe0_fc00 == 0x1ac0_1000;
     if takes_stack && w & 31 == u32::from(STACK) && w >> 29 & 1 == 0 {
         return None;
     }
@@ -167,6 +189,8 @@ fn written(w: u32) -> Option<Mem> {
         _ => w >> 30,
     };
     let size = 1u8 << scale;
+    // Stores of 128 bits have another number than those of less.
+    let loads = w >> 22 & 3 != 0 && !(vector && w >> 22 & 3 == 2);
     match w >> 28 & 3 {
         1 if w >> 24 & 1 == 0 => None,
         2 if w >> 22 & 1 == 1 => None,
@@ -180,20 +204,19 @@ fn written(w: u32) -> Option<Mem> {
             mem(disp, 2 << scale, false)
         }
         3 if w >> 24 & 1 == 1 => {
-            let load = w >> 22 & 3 != 0 && !(vector && w >> 22 & 3 == 2);
-            if load {
+            if loads {
                 None
             } else {
                 mem(i64::from(w >> 10 & 0xfff) << scale, size, false)
             }
         }
         3 if w >> 21 & 1 == 1 => match w >> 10 & 3 {
-            2 if w >> 22 & 3 != 0 => None,
+            2 if loads => None,
             2 => mem(0, size, true),
             // Atomics
             _ => mem(0, size, false),
         },
-        3 if w >> 22 & 3 != 0 => None,
+        3 if loads => None,
         3 => {
             let disp = match w >> 10 & 3 {
                 1 => 0,
