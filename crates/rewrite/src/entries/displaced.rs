@@ -46,14 +46,16 @@ pub fn whole_entry<I: Covers>(program: &Program<'_>, piece: &Piece, pin: Pin) ->
         return Err(pin);
     }
     let first = I::decode(code_at(program, piece.start), piece.start).ok_or(pin)?;
-    let at = match first.traits.landing_pad {
-        true => first.end(),
-        false => piece.start,
+    let at = if first.traits.landing_pad {
+        first.end()
+    } else {
+        piece.start
     };
     let insn = I::decode(code_at(program, at), at).ok_or(pin)?;
-    match u64::from(insn.len) == jump_len::<I>(program, at) {
-        true => Ok(at),
-        false => Err(pin),
+    if u64::from(insn.len) == jump_len::<I>(program, at) {
+        Ok(at)
+    } else {
+        Err(pin)
     }
 }
 
@@ -85,9 +87,10 @@ pub fn live_from_outside<I: Covers>(program: &Program<'_>, piece: &Piece) -> Reg
         i.flow == Flow::Next
     });
     // What uses one of them, as hand-written code does, may use the others as well.
-    match free == I::CALL_SCRATCH.or(I::FLAGS) {
-        true => RegSet::ALL.minus(free),
-        false => RegSet::ALL,
+    if free == I::CALL_SCRATCH.or(I::FLAGS) {
+        RegSet::ALL.minus(free)
+    } else {
+        RegSet::ALL
     }
 }
 
@@ -173,9 +176,12 @@ pub fn relocate_insn<I: Isa>(
                 .elf
                 .bytes_at(insn.addr, u64::from(insn.len))
                 .unwrap_or_default();
-            let forms = |a: u64| match insn.traits.forms_address {
-                true => Target::Code(a),
-                false => Target::Same(a),
+            let forms = |a: u64| {
+                if insn.traits.forms_address {
+                    Target::Code(a)
+                } else {
+                    Target::Same(a)
+                }
             };
             if let Some(field) = insn.field.filter(|_| I::is_near(insn)) {
                 I::put_far(code, bytes, forms(field.target));

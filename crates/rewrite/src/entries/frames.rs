@@ -7,7 +7,7 @@
 //!   first advance of its unwind entry change by the store's length, in place, and the address in the search
 //!   table. That needs an entry without exception table (whose call sites count from the first address) and a
 //!   first advance with space for the sum.
-//! * The last entry of the search table is replaced by one that goes on to the end of the stubs after the old
+//! * The last entry of the search table is replaced by one that continues to the end of the stubs after the old
 //!   code: the same rows for its function, then nothing to unwind to for what is between, then the rows of
 //!   the stubs, in one place or two. Only one word of the search table changes.
 //!

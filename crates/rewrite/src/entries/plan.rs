@@ -1,7 +1,7 @@
 //! Counters at the entries of functions that stay where they are.
 //!
 //! Re-emitting a function for the sake of one store at its entry costs its whole size again. Here nothing
-//! moves: what calls a function is led past its counter. Three ways, the first that can be gone is taken:
+//! moves: calls of a function are routed through its counter. Of three ways the first that is possible is taken:
 //!
 //! | way | the counter | costs | for |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | stub | in a stub that jumps to the function | 12 or 16 bytes with coverage | all references to the function are known |
 //! | jump | in a stub that a jump at the entry leads to, with the instructions that the jump overwrote and a jump back | about 20 bytes, and what unwinding needs | all others |
 //!
-//! With the first two the references are changed, in place: displacements of calls and jumps, and pointers,
-//! all of them, so that they still compare equal. So all must be known: every relocation that the linker kept
+//! With the first two the references are changed in place: displacements of calls and jumps, and all pointers,
+//! so that they still compare equal. So all must be known: every relocation that the linker kept
 //! about the function belongs to an instruction or a pointer that was found and can be changed, no branch of
 //! one byte comes from elsewhere, nothing says where it is relative to something else, and it is no entry
 //! point. A function in the dynamic symbol table begins earlier in there too, if the counter is in front; a
@@ -22,13 +22,13 @@
 //! Where instructions have one length ([`Covers::WHOLE_ENTRIES`], AArch64) there is no counter in front, and
 //! references are led to a stub only if they are direct calls and jumps: then pointers do not change at all.
 //! A jump takes the place of one whole instruction, or of two if the first is a landing pad that does more,
-//! so it can stand for the other functions with 20 bytes, also if they are not understood.
+//! so it can represent the other functions with 20 bytes, also if they are not understood.
 //!
 //! The third is slow for control that enters through the jump. Calls that are known go straight to the stub;
 //! pointers do not, so that they still compare equal.
 //!
 //! Return addresses stay the input's, but for a call among the overwritten instructions. Bodies need not be
-//! understood for the first two, so more functions count than can be moved.
+//! understood for the first two, so more functions can be instrumented than moved.
 //!
 //! What follows for unwinding is in [`super::frames`].
 
@@ -90,7 +90,7 @@ pub enum Entered {
     Stub(OutputAddr),
 }
 
-/// Which functions count, and how.
+/// Which functions are instrumented, and how.
 pub struct Plan {
     entries: Vec<Entry>,
     /// By function: why it does not count.
@@ -182,10 +182,11 @@ pub fn plan<I: Covers>(
         let exported = references.exported.binary_search(&(f as u32)).is_ok();
         let aligned =
             exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
-        // What is said to be taken by nothing that was found is taken in a way that cannot be followed.
-        let can_lead = match I::CHANGES_POINTERS {
-            true => aligned || !function.address_taken,
-            false => !aligned && !function.address_taken,
+        // An address for which no instruction was found that takes it is taken in a way that cannot be followed.
+        let can_lead = if I::CHANGES_POINTERS {
+            aligned || !function.address_taken
+        } else {
+            !aligned && !function.address_taken
         };
         // Pointers to it change with the first two ways.
         let may_change = !aligned || program.may_follow(piece.start);
@@ -276,7 +277,7 @@ impl Plan {
         cuts.max().unwrap_or(0)
     }
 
-    /// Leaves functions as they were, by the addresses of their entries. How the others count stays.
+    /// Leaves functions as they were, by the addresses of their entries. How the others are instrumented stays.
     pub fn take_back<I: Covers>(
         &mut self,
         program: &Program<'_>,
@@ -368,7 +369,7 @@ impl Plan {
                 source,
             }
         };
-        // Where functions are from now on, and where only those who call them go.
+        // Where functions are from now on, and where only calls of them go.
         let mut entered: FxHashMap<InputAddr, OutputAddr> = FxHashMap::default();
         let mut called: FxHashMap<InputAddr, OutputAddr> = FxHashMap::default();
         for (entry, offset) in self.entries.iter().zip(&self.offsets) {
@@ -503,7 +504,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Where those who ask for a function by its name come to it from now on, if that is another place: by its address.
+    /// Where a lookup of a function by its name leads from now on, if that is another place: by its address.
     pub fn entered(&self, program: &Program<'_>, stubs: &Stubs) -> FxHashMap<InputAddr, Entered> {
         let all = self.entries.iter().zip(&self.offsets);
         let entered = all.filter_map(|(e, offset)| {

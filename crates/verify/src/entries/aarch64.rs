@@ -121,9 +121,10 @@ fn calls(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)> {
     if !way || !count {
         return None;
     }
-    match saved {
-        false => Some((i, false)),
-        true => (nth(bytes, i)? == POP).then_some((i + 1, true)),
+    if saved {
+        (nth(bytes, i)? == POP).then_some((i + 1, true))
+    } else {
+        Some((i, false))
     }
 }
 

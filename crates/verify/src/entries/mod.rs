@@ -1,8 +1,8 @@
-//! Counters at entries: proves that in a file whose note claims no moved function nothing changed but that
-//! functions are entered past a counter.
+//! Counters at entries: proves that in a file whose note claims no moved function nothing changed except that
+//! functions are entered through a counter.
 //!
 //! Nothing of the output says where counters are: every byte of the old image that differs must have one of
-//! these reasons. *N leads to E* means that the code at N does nothing but count, and then is at E: it runs
+//! these reasons. *N leads to E* means that the code at N does nothing but increment a counter, and then is at E: it runs
 //! into E, or ends with a jump there.
 //!
 //! | what differs | what must hold |
@@ -32,7 +32,7 @@
 //!   registers, flags and the stack is shown ([`crate::proof::routines`]).
 //! * A13: flags mean nothing at the entry of a function that does not read one in its first instructions, up to a
 //!   branch, before it writes it. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not
-//!   begin by reading them, and do not come to their entry again. Counted are counters that do not keep them.
+//!   begin by reading them, and do not reach their entry again. Counted are counters that do not keep them.
 //! * A1: nothing depends on the number of a return address. Counted are calls that are in stubs.
 //! * What is assumed for moved code as well, see the crate.
 
@@ -423,7 +423,7 @@ impl<A: Entries> Proof<'_, A> {
         false
     }
 
-    /// Whether who goes to `to` counts, and is at `from` then.
+    /// Whether control that goes to `to` passes a counter, and is at `from` then.
     fn leads(&self, from: u64, to: u64) -> bool {
         if from == to {
             return true;
@@ -468,7 +468,7 @@ impl<A: Entries> Proof<'_, A> {
         })
     }
 
-    /// How many functions count.
+    /// How many functions are instrumented.
     fn proved(&self) -> u64 {
         self.proved.borrow().len() as u64
     }
@@ -741,7 +741,7 @@ impl<A: Entries> Proof<'_, A> {
     }
 
     /// Whether the stub at `to` counts and does what the function at `from` begins with. That it is at
-    /// another address is seen by who compares pointers, not by who calls.
+    /// another address is seen by comparisons of pointers, not by calls.
     fn passes(&self, from: u64, to: u64) -> bool {
         let Some(bytes) = self.input.bytes_from(from) else {
             return false;
@@ -767,7 +767,7 @@ impl<A: Entries> Proof<'_, A> {
         A::jump(old, new, at).map(|jump| jump.0)
     }
 
-    /// A counter in padding, or nothing that can be explained. Gives where to go on.
+    /// A counter in padding, or nothing that can be explained. Gives where to continue.
     fn front(&mut self, start: u64, at: usize, old: &[u8], new: &[u8], options: &Options) -> usize {
         let differs = |i: &usize| old.get(*i) != new.get(*i);
         let first = (at..old.len()).find(differs).unwrap_or(at);
@@ -927,7 +927,7 @@ impl<A: Entries> Proof<'_, A> {
         }
     }
 
-    /// A word that differs; gives where to go on.
+    /// A word that differs; gives where to continue.
     fn word(
         &mut self,
         base: u64,
