@@ -81,6 +81,9 @@ pub trait Covers: Isa {
     /// Whether a jump takes the place of whole instructions, so that no branch can target its middle.
     const WHOLE_ENTRIES: bool;
 
+    /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
+    const SIGNAL_RETURN: &[u8];
+
     /// How far away a flag is near, if that makes its store shorter.
     const NEAR: Option<u64>;
 

@@ -294,6 +294,9 @@ impl Covers for AArch64 {
     const CHANGES_POINTERS: bool = false;
     const WHOLE_ENTRIES: bool = true;
 
+    /// mov x8, #139; svc #0
+    const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
+
     const NEAR: Option<u64> = Some(1 << 20);
 
     fn covered_len(live: RegSet, near: bool) -> usize {

@@ -333,6 +333,9 @@ impl Covers for X86_64 {
     const CHANGES_POINTERS: bool = true;
     const WHOLE_ENTRIES: bool = false;
 
+    /// mov $15, %rax; syscall
+    const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
+
     const NEAR: Option<u64> = None;
 
     fn covered_len(_: RegSet, _: bool) -> usize {

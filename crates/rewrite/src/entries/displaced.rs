@@ -107,9 +107,9 @@ fn caught_faults(program: &Program<'_>, at: u64) -> Option<Vec<(u64, u64)>> {
     Some(sites.map(|c| (c.start, c.end())).collect())
 }
 
-/// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may
-/// have calls that throw.
-pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
+/// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `exceptions`: they may
+/// pass through stubs.
+pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, exceptions: bool) -> Option<Vec<Insn>> {
     let jump = at + jump_len::<I>(program, at);
     let piece = program.piece_at(at)?;
     // A call's return address tells where its exception goes.
@@ -117,6 +117,7 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Opti
         .fde
         .is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
     let caught = caught_faults(program, at)?;
+    let may_fault = exceptions || !program.faults();
     let mut displaced = Vec::new();
     let mut here = at;
     while here < jump {
@@ -126,8 +127,8 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Opti
         let insn = I::decode(bytes, here)?;
         let kept = match insn.flow {
             Flow::ShortCond { .. } => false,
-            Flow::Call { .. } | Flow::IndirectCall => calls && !throws,
-            _ => !insn.traits.prefixed && !insn.traits.landing_pad,
+            Flow::Call { .. } | Flow::IndirectCall => exceptions && !throws,
+            _ => may_fault && !insn.traits.prefixed && !insn.traits.landing_pad,
         };
         let field = insn.field.is_none_or(|f| match f.kind {
             FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. } => true,

@@ -42,7 +42,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::displaced::{
     code_at, displaced, falls_through, live_from_outside, relocate_insn, whole_entry,
 };
-use super::frames::{Overwriting, Search, Shift};
+use super::frames::{Search, Shift, StubOf};
 use super::references::{References, references};
 use super::stubs::Stubs;
 use crate::analyse::counters::live_at;
@@ -101,8 +101,8 @@ pub struct Plan {
     code: Code<(u32, Target)>,
     /// By entry: where its stub begins in `code`.
     offsets: Vec<u32>,
-    /// Instructions that were taken to a stub, for unwinding.
-    overwriting: Vec<Overwriting>,
+    /// For unwinding: whose stubs these are, and what is in them.
+    stubs_of: Vec<StubOf>,
 }
 
 /// Where things are that stubs refer to.
@@ -128,7 +128,7 @@ pub fn plan<I: Covers>(
     front: bool,
     put: Put<'_>,
 ) -> Option<Plan> {
-    let search = Search::read(program);
+    let search = Search::read::<I>(program);
     // Without rows for stubs, only what interrupts the program in them cannot be unwound. Where whole
     // instructions are replaced that is better than to re-emit everything, unless that is an exception.
     let unwinds = !program.eh.fdes.is_empty() && (!I::WHOLE_ENTRIES || program.faults());
@@ -216,11 +216,11 @@ pub fn plan<I: Covers>(
                 Ok(a) => a.entry_patch.ok_or(Pin::NoRoomAtEntry)?.at.get(),
                 Err(pin) => whole_entry::<I>(program, piece, *pin)?,
             };
-            let calls = match &search {
-                Some(s) => s.calls_may_throw(program),
+            let exceptions = match &search {
+                Some(s) => s.exceptions_pass(program, at),
                 None => program.eh.fdes.is_empty(),
             };
-            let displaced = displaced::<I>(program, at, calls).ok_or(Pin::NoRoomAtEntry)?;
+            let displaced = displaced::<I>(program, at, exceptions).ok_or(Pin::NoRoomAtEntry)?;
             Ok(EntryHook::Patch { at, displaced })
         };
         match jump() {
@@ -243,7 +243,7 @@ pub fn plan<I: Covers>(
         search,
         code: Code::default(),
         offsets: Vec::new(),
-        overwriting: Vec::new(),
+        stubs_of: Vec::new(),
     };
     for one in chosen {
         plan.pins.push(one.as_ref().err().copied());
@@ -299,7 +299,7 @@ impl Plan {
     fn stubs<I: Covers>(&mut self, program: &Program<'_>, put: Put<'_>) {
         self.offsets = vec![0; self.entries.len()];
         self.code = Code::default();
-        self.overwriting = Vec::new();
+        self.stubs_of = Vec::new();
         // Pointers lead to some: those keep the zero bits at the end of the function's address. Those that
         // are aligned most come first: fewer gaps.
         let alignment = |e: &Entry| match e.way {
@@ -319,6 +319,7 @@ impl Plan {
             let base = self.code.bytes.len() as u32;
             self.offsets[i] = base;
             let mut code: Code<Target> = Code::default();
+            let mut moved = Vec::new();
             match &entry.way {
                 EntryHook::Padding(..) => continue,
                 EntryHook::Stub { .. } => {
@@ -327,7 +328,6 @@ impl Plan {
                 }
                 EntryHook::Patch { displaced, .. } => {
                     put(&mut code, entry.live, entry.alone);
-                    let mut moved = Vec::with_capacity(displaced.len());
                     let mut on = None;
                     for insn in displaced {
                         moved.push((u64::from(base) + code.bytes.len() as u64, insn.addr));
@@ -338,14 +338,14 @@ impl Plan {
                         moved.push((u64::from(base) + code.bytes.len() as u64, on));
                         I::put_jump(&mut code, Reach::Long, Target::Same(on));
                     }
-                    self.overwriting.push(Overwriting {
-                        function: entry.function,
-                        from: u64::from(base),
-                        moved,
-                        to: u64::from(base) + code.bytes.len() as u64,
-                    });
                 }
             }
+            self.stubs_of.push(StubOf {
+                function: entry.function,
+                from: u64::from(base),
+                moved,
+                to: u64::from(base) + code.bytes.len() as u64,
+            });
             self.code.bytes.extend_from_slice(&code.bytes);
             self.code.fixups.extend(code.fixups.iter().map(|f| Fixup {
                 at: base + f.at,
@@ -519,8 +519,8 @@ impl Plan {
     }
 
     /// The unwind entry that describes the stubs: see [`super::frames`].
-    pub fn frames(&self) -> Option<(&Search, &[Overwriting])> {
-        Some((self.search.as_ref()?, &self.overwriting))
+    pub fn frames(&self) -> Option<(&Search, &[StubOf])> {
+        Some((self.search.as_ref()?, &self.stubs_of))
     }
 }
 
