@@ -86,13 +86,14 @@ impl Other {
             wrong = register(16) & !register(5);
         }
         // Stores of pairs without privilege: it takes them for loads.
-        if code.starts_with("Sttp") || code.starts_with("Sttnp") {
-            wrong = (register(0) | register(10)) & !register(5);
+        if (code.starts_with("Sttp") || code.starts_with("Sttnp")) && word >> 26 & 1 == 0 {
+            let back = if word >> 23 & 1 == 1 { register(5) } else { 0 };
+            wrong = (register(0) | register(10)) & !back;
             self.reads |= register(0) | register(10);
         }
         // A prefetch of a range: its operation is no register.
         if code.starts_with("Rprfm") {
-            wrong = register(0);
+            wrong = self.writes;
         }
         self.writes &= !wrong;
         self.kills &= !wrong;

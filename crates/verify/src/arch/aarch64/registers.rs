@@ -54,7 +54,9 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
             _ => made(n | m, d),
         },
         0b0101 | 0b1101 => match w >> 21 & 0xff {
-            // Conditional compares: the low bits are flags.
+            // `rmif` and `setf8`: the low bits are flags.
+            0xd0 if w >> 29 & 1 == 1 && w >> 10 & 63 != 0 => made(n, 0),
+            // Conditional compares: likewise.
             0xd2 => made(n | if w >> 11 & 1 == 0 { m } else { 0 }, 0),
             // One source; pointer authentication changes d.
             0xd6 if w >> 30 & 1 == 1 => partly(n | d, d),

@@ -107,8 +107,9 @@ fn precise(w: u32) -> Option<(u32, u32)> {
             _ => None,
         };
     }
-    // Atomics
-    if w & 0x3f20_0c00 == 0x3820_0000 {
+    // Atomics, but for those of eight registers.
+    let of_eight = w >> 30 == 3 && w >> 15 & 1 == 1 && w >> 12 & 3 != 0;
+    if w & 0x3f20_0c00 == 0x3820_0000 && !of_eight {
         return Some((n | m, d & !n & !m));
     }
     None
@@ -153,12 +154,14 @@ pub(super) fn plain(w: u32) -> Option<Plain> {
     }
     // add and sub of a number, of the extended form and of pointers, and, orr and eor of a number, and irg may have it
     // as their result.
-    let takes_stack = w & 0x1f00_0000 == 0x1100_0000
+    let sums = w & 0x1f00_0000 == 0x1100_0000
         || w & 0x1fe0_0000 == 0x0b20_0000
         || w & 0x1fe0_e000 == 0x1a00_2000
-        || w & 0x1f80_0000 == 0x1200_0000
         || w & 0x1fe0_fc00 == 0x1ac0_1000;
-    if takes_stack && w & 31 == u32::from(STACK) && w >> 29 & 1 == 0 {
+    let logical = w & 0x1f80_0000 == 0x1200_0000;
+    // Those that set the flags have zero there.
+    let takes_stack = sums && w >> 29 & 1 == 0 || logical && w >> 29 & 3 != 3;
+    if takes_stack && w & 31 == u32::from(STACK) {
         return None;
     }
     let memory = if is_memory { written(w) } else { None };
