@@ -113,11 +113,11 @@ fn describes_otherwise(word: u32) -> bool {
         || is(0x3b00_0000, 0x1900_0000)
         // Without privilege: exclusive ones, compare and swap, pairs.
         || is(0x3f00_0000, 0x0900_0000)
-        || is(0xfe00_0000, 0xe800_0000)
+        || is(0xfa00_0000, 0xe800_0000)
         // Atomics of floating point; loads with authentication; a prefetch of a range.
         || by_register && is(0x0400_0c00, 0x0400_0000)
         || by_register && is(0xc400_0400, 0xc000_0400)
-        || is(0xffe0_c018, 0xf8a0_4018)
+        || is(0xffe0_0c18, 0xf8a0_0818)
 }
 
 #[test]
