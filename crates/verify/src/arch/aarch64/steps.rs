@@ -56,7 +56,7 @@ pub(super) fn effects(bytes: &[u8]) -> Effects {
 /// What some instructions read and overwrite for which [`registers::touched`] is coarse.
 fn precise(w: u32) -> Option<(u32, u32)> {
     let general = |low: u32| 1u32 << (w >> low & 31) & 0x7fff_ffff;
-    let (d, n, m) = (general(0), general(5), general(16));
+    let (d, n, m, a) = (general(0), general(5), general(16), general(10));
     // Between floating-point and general registers: conversions and moves go one way.
     if w & 0x5f00_0000 == 0x1e00_0000 && (w >> 21 & 1 == 0 || w >> 10 & 63 == 0) {
         let fixed = w >> 21 & 1 == 0;
@@ -92,11 +92,31 @@ fn precise(w: u32) -> Option<(u32, u32)> {
     if w & 0xfff0_0000 == 0xd530_0000 {
         return Some((0, d));
     }
-    // rbit, rev, clz, cls
-    if w & 0x7fff_e000 == 0x5ac0_0000 {
+    // sysl
+    if w & 0xfff8_0000 == 0xd528_0000 {
+        return Some((0, d));
+    }
+    // rbit, rev, clz, cls, ctz, cnt; abs
+    if w & 0x7fff_e000 == 0x5ac0_0000 || w & 0x7fff_fc00 == 0x5ac0_2000 {
         return Some((n, d));
     }
-    // Exclusives and those that only order memory, but for pairs; compare and swap.
+    // Structures of vectors whose base stays.
+    if w & 0xbe80_0000 == 0x0c00_0000 {
+        return Some((n, 0));
+    }
+    // Ordered loads and stores with an offset.
+    if w & 0x3f20_0c00 == 0x1900_0000 {
+        return match (w >> 30, w >> 22 & 3) {
+            (_, 0) => Some((n | d, 0)),
+            (2 | 3, 3) | (3, 2) => None,
+            _ => Some((n, d & !n)),
+        };
+    }
+    // Loads with authentication whose base stays.
+    if w & 0xff20_0c00 == 0xf820_0400 {
+        return Some((n, d & !n));
+    }
+    // Exclusives and those that only order memory; compare and swap, but for pairs.
     if w & 0x3f00_0000 == 0x0800_0000 {
         let (alone, load, swap) = (w >> 23 & 1 == 1, w >> 22 & 1 == 1, w >> 21 & 1 == 1);
         return match (alone, load, swap) {
@@ -104,6 +124,9 @@ fn precise(w: u32) -> Option<(u32, u32)> {
             (false, false, false) => Some((n | d, m & !n & !d)),
             (true, false, false) => Some((n | d, 0)),
             (true, _, true) => Some((n | d | m, 0)),
+            // Pairs of exclusives.
+            (false, true, true) if w >> 31 == 1 => Some((n, (d | a) & !n)),
+            (false, false, true) if w >> 31 == 1 => Some((n | d | a, m & !n & !d & !a)),
             _ => None,
         };
     }
