@@ -161,13 +161,6 @@ fn aarch64_flow_and_addresses_are_those_of_the_checker() {
             return;
         };
         compared += 1;
-        // Exceptions of a debugger, of which the rewriter says that they come back, and the checker that they do not;
-        // and words among the exceptions that are not allocated. A function that has one stays.
-        if word >> 24 == 0xd4 && !matches!(word >> 21 & 7, 0..=3)
-            || word >> 24 == 0xd4 && word & 0x1c != 0
-        {
-            return;
-        }
         let checker = aarch64_flow(&bytes, 0x1000);
         let same = checker.is_some_and(|(flow, target)| {
             let is = match insn.flow {
@@ -184,7 +177,14 @@ fn aarch64_flow_and_addresses_are_those_of_the_checker() {
             is && target == insn.field.map(|f| f.target)
         });
         if !same {
-            found.note("flow", &aarch64_name(word), || {
+            let name = aarch64_name(word);
+            // Exceptions of a debugger, of which the rewriter says that they come back, and the checker that they do
+            // not; and words among the exceptions that are not allocated. A function that has one stays.
+            let debugger = matches!(name.as_str(), "Dcps1" | "Dcps2" | "Dcps3");
+            if word >> 24 == 0xd4 && (debugger || matches!(name.as_str(), "Invalid" | "Tenter")) {
+                return;
+            }
+            found.note("flow", &name, || {
                 format!("{word:08x}: {insn:x?}; the checker: {checker:x?}")
             });
         }

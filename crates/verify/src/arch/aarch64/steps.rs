@@ -112,8 +112,8 @@ fn precise(w: u32) -> Option<(u32, u32)> {
             _ => Some((n, d & !n)),
         };
     }
-    // Loads with authentication whose base stays.
-    if w & 0xff20_0c00 == 0xf820_0400 {
+    // Loads with authentication.
+    if w & 0xff20_0400 == 0xf820_0400 {
         return Some((n, d & !n));
     }
     // Exclusives and those that only order memory; compare and swap, but for pairs.
