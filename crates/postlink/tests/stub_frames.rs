@@ -62,6 +62,32 @@ fn wrong_rows_of_stubs_and_stubs_without_an_entry_are_found() {
     }
 }
 
+/// `entered` is reached with a frame of 32 bytes, so its first row is not that of its CIE: the counter in its stub has
+/// that row, as `_dl_runtime_profile_sse` of static programs needs it.
+const FRAME_AT_ENTRY: &str = r#"
+#include <stdio.h>
+int before(void);
+int called(void) { return 7; }
+__asm__(".text\n.p2align 4\n.globl before\n.type before,@function\nbefore:\n.cfi_startproc\n sub $24,%rsp\n.cfi_def_cfa_offset 32\n nop\n.cfi_endproc\n.size before,.-before\n"
+ ".globl entered\n.type entered,@function\nentered:\n.cfi_startproc\n.cfi_def_cfa_offset 32\n call called\n add $24,%rsp\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size entered,.-entered\n");
+int main(void) { printf("%d\n", before()); return 0; }
+"#;
+
+#[test]
+fn counters_in_stubs_have_the_first_row_of_their_function() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let flags = ["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        let folder = Folder::new();
+        folder.compile("app", FRAME_AT_ENTRY, &flags);
+        folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
+        folder.postlink(&["verify", "app", "counting"]);
+        assert_eq!(folder.run(&folder.path("counting"), &[]), "7\n", "{mode}");
+    }
+}
+
 /// Of the last entry of the search table: where in the file the FDE and the word that leads to it are; the FDE's size.
 fn last_entry(image: &[u8]) -> ((usize, usize), usize) {
     let elf = Elf::parse(image).expect("it is an ELF file");

@@ -71,6 +71,8 @@ mod arch;
 mod consulted;
 mod context;
 pub mod debug;
+#[cfg(feature = "testing")]
+mod differences;
 mod entries;
 mod files;
 mod liveness;

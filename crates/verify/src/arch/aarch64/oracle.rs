@@ -24,7 +24,7 @@ use farm64::{
 
 use super::*;
 use crate::arch::step::{Mem, Next, Op};
-use crate::testing::{Differences, aarch64_words};
+use crate::differences::{Differences, aarch64_words};
 
 const AT: u64 = 0x40_0000;
 
