@@ -86,6 +86,11 @@ pub const FOR_TESTS: &[Need] = &[
     need("gfortran", "gfortran", "programs in Fortran"),
     need("gdc", "gdc", "programs in D"),
     need(
+        "/usr/lib/gcc/x86_64-linux-gnu/12/cc1obj",
+        "gobjc",
+        "programs in Objective-C",
+    ),
+    need(
         "go",
         "golang-go",
         "that programs in Go are refused, and that pprof reads exports",
