@@ -16,10 +16,12 @@ use postlink_profgen::dwarf::split::Files;
 use postlink_profgen::machine::{EM_AARCH64, EM_X86_64, Machine};
 use postlink_profgen::sample::summary;
 use postlink_profgen::{Format, Input, Options, generate, pe, probe, script};
+use postlink_profile::progress;
 use postlink_profile::source::Source;
 
 use super::Arguments;
 use super::options::{Asked, Given, Kind, Tool, ignored, refused, switch, value};
+use crate::ui::Ui;
 
 /// Its command line.
 pub const TOOL: Tool = Tool {
@@ -269,6 +271,8 @@ fn run(given: &Given) -> Result<()> {
     let debug = debug_data.as_deref().map(Elf::parse).transpose()?;
     let debug = debug.as_ref().unwrap_or(&elf);
     let dwp = given.value("dwp").map(Path::new);
+    let mut watched = Ui::new(false, false).phases("profgen");
+    watched.phases.begin("lines");
     let files = Files::open(debug, Path::new(binary), dwp)?;
     let lines = Lines::load_split(debug, &files)?;
     let (mut script, samples);
@@ -285,7 +289,13 @@ fn run(given: &Given) -> Result<()> {
     };
     options.script.windows = windows;
     let mut bytes = Vec::new();
+    watched.phases.begin("samples");
+    if kind == "perfscript" {
+        let size = std::fs::metadata(path).map_or(0, |data| data.len());
+        progress::expect(size as usize);
+    }
     let result = generate(&elf, &lines, input, &options, &mut bytes);
+    watched.finish();
     let report = result.map_err(|error| anyhow!("{error}"))?;
     if given.switch("show-mmap-events", false)? {
         for (path, address) in &report.mappings {
