@@ -6,11 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use postlink_measure::counters::Counters;
 use postlink_measure::run::run_with;
 use postlink_measure::series::{Job, Progress as Done, Runner};
 use postlink_measure::server::{self, Plan};
-use postlink_measure::{Run, ending, interrupt};
+use postlink_measure::{Counters, Run, ending, interrupt};
 
 use super::Bench;
 use crate::ui::{Progress, Ui, rough};
@@ -213,13 +212,15 @@ impl Runner for Lab<'_> {
 
 /// How far measuring has come, and what is left; `precision` in per cent, 0 if runs alone decide.
 pub fn so_far(done: &Done, precision: f64) -> String {
-    let width = match done.width.is_finite() {
-        true => format!("±{:.1} %", done.width * 100.0),
-        false => "not known yet".to_owned(),
+    let width = if done.width.is_finite() {
+        format!("±{:.1} %", done.width * 100.0)
+    } else {
+        "not known yet".to_owned()
     };
-    let wanted = match precision > 0.0 {
-        true => format!(" of ±{precision} %"),
-        false => String::new(),
+    let wanted = if precision > 0.0 {
+        format!(" of ±{precision} %")
+    } else {
+        String::new()
     };
     let left = done
         .left
