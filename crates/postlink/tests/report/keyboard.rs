@@ -161,7 +161,7 @@ fn functions_graphs_maps_and_flames_are_used_by_keys_alone() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The page's own way to choose black or white on a colour of heat, on all of them: the least contrast, by WCAG's formula.
+/// Black or white on each colour of heat, as the page chooses it: the least contrast, by WCAG's formula.
 const ON_HEAT: &str = r#"
   const luminance = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
   let least = 99;

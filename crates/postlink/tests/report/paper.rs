@@ -1,4 +1,4 @@
-//! The report on paper: light whatever the screen's theme, without controls, long tables cut with a sentence that says so.
+//! The report on paper: light whatever the screen's theme, without controls; long tables are cut, and it is said.
 
 use std::fmt::Write;
 use std::fs;
