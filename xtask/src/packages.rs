@@ -83,6 +83,11 @@ pub const FOR_TESTS: &[Need] = &[
         "python3-jsonschema",
         "that exported profiles are valid by the schemas of their formats",
     ),
+    need(
+        "pdftotext",
+        "poppler-utils",
+        "that the report is printed as it should be",
+    ),
     need("gfortran", "gfortran", "programs in Fortran"),
     need("gdc", "gdc", "programs in D"),
     need(
