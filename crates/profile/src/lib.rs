@@ -34,6 +34,7 @@ pub mod perf_script;
 pub mod plprof;
 pub mod preaggregated;
 pub mod progress;
+pub mod protobuf;
 pub mod raw;
 pub mod samples;
 pub mod source;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use postlink_export::{
     Export as File, Subject, callgrind, coverage, dot, drcov, firefox, flame_graph, folded, pprof,
+    propeller,
 };
 use postlink_lines::Lines;
 use postlink_rewrite::attach::Source;
@@ -44,6 +45,13 @@ pub enum Format {
     Drcov,
     /// The control-flow graph of one function (--function) for Graphviz
     Dot,
+    /// Clusters of basic blocks: clang's -fbasic-block-sections=list= (Propeller), for a program compiled with
+    /// -fbasic-block-address-map
+    Propeller,
+    /// The same in its version 0
+    PropellerV0,
+    /// Functions in the order of a good layout: lld's --symbol-ordering-file
+    SymbolOrder,
 }
 
 /// Write a program's profile as a file for other tools
@@ -55,6 +63,7 @@ pub enum Format {
 Examples:
   postlink export ./app --profile run.plraw --to lcov -o app.info && genhtml app.info -o coverage
   postlink export ./app --profile run.plraw --to cobertura -o coverage.xml
+  postlink export ./app --profile run.plraw --to propeller -o clusters && clang -fbasic-block-sections=list=clusters …
   postlink export ./app --profile run.plraw --to dot --function main -o main.dot && dot -Tsvg main.dot > main.svg")]
 pub struct Export {
     /// The program or shared library (not its instrumented copy)
@@ -126,6 +135,9 @@ impl Export {
             Format::Svg => flame_graph::svg(&subject),
             Format::Drcov => Ok(drcov::drcov(&subject)),
             Format::Dot => dot::dot(&subject, self.function.as_deref()),
+            Format::Propeller => propeller::clusters(&subject, propeller::Version::V1),
+            Format::PropellerV0 => propeller::clusters(&subject, propeller::Version::V0),
+            Format::SymbolOrder => Ok(propeller::symbol_order(&subject)),
         };
         watched.finish();
         file.with_context(named)

@@ -13,7 +13,7 @@ use postlink_profgen::context_key::Limits;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
 use postlink_profgen::pe;
-use postlink_profgen::sample::summary;
+use postlink_profgen::sample::{gcov, summary};
 use postlink_profgen::script;
 use postlink_profgen::{Format, Input as SampleInput, Options, generate};
 use postlink_profile::progress;
@@ -237,6 +237,10 @@ enum Encoding {
     Extbinary,
     /// LLVM's plain binary form: by lines, without chains
     Binary,
+    /// AutoFDO's form for clang: by lines, without chains
+    Gcov,
+    /// AutoFDO's form for GCC 12 to 15 (-fauto-profile)
+    Afdo,
 }
 
 impl Profgen {
@@ -330,6 +334,8 @@ impl Profgen {
                 Encoding::Text => Format::Text,
                 Encoding::Extbinary => Format::ExtBinary,
                 Encoding::Binary => Format::Binary,
+                Encoding::Gcov => Format::Gcov(gcov::Version::Llvm),
+                Encoding::Afdo => Format::Gcov(gcov::Version::Gcc2),
             },
             hashes: form.md5,
             symbol_list: form.symbol_list,

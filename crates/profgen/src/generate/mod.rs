@@ -21,7 +21,7 @@ use crate::dwarf::Lines;
 use crate::flat;
 use crate::probe::{self, Loaded};
 use crate::program::Program;
-use crate::sample::{Names, Profile, binary, extbinary, summary, text};
+use crate::sample::{self, Names, Profile, gcov, summary, text};
 use crate::script::{self, Script};
 use crate::tally::How;
 
@@ -47,6 +47,8 @@ pub enum Format {
     ExtBinary,
     /// LLVM's plain binary form: neither chains nor probes.
     Binary,
+    /// AutoFDO's form: neither chains nor probes.
+    Gcov(gcov::Version),
 }
 
 /// What is wanted.
@@ -235,12 +237,7 @@ pub fn generate(
     };
     let script = match input {
         Input::Finished(bytes) => {
-            let profile = match (extbinary::recognise(bytes), binary::recognise(bytes)) {
-                (true, _) => extbinary::read(bytes)?,
-                (_, true) => binary::read(bytes)?,
-                _ => text::read(bytes)?,
-            };
-            let made = file.of_finished(profile);
+            let made = file.of_finished(sample::read(bytes)?);
             return finish::finish(&file, made, options, report, out);
         }
         Input::Raw(bytes) => {
