@@ -1,7 +1,8 @@
 //! `.llvm_bb_addr_map`: which addresses the basic blocks of LLVM's code generator have, by their numbers.
 //!
-//! Clang writes it with `-fbasic-block-address-map`. Propeller's profiles name blocks by these numbers. One entry for each
-//! function, one after the other in each section of type `SHT_LLVM_BB_ADDR_MAP`; numbers are ULEB128 unless said otherwise:
+//! Clang writes it with `-fbasic-block-address-map`. Propeller's profiles name blocks by these numbers. One entry for
+//! each function, one after the other in each section of type `SHT_LLVM_BB_ADDR_MAP`; numbers are ULEB128 unless said
+//! otherwise:
 //!
 //! | | |
 //! |---|---|
@@ -11,9 +12,9 @@
 //! | ranges | address (8 bytes), number of blocks, blocks (none with feature 0x10) |
 //! | analysis | with features 1, 2, 4: entries of the function; for each block its frequency, its successors and their probabilities |
 //!
-//! A block: its number, the distance from the end of the block before (or the start of the range); with feature 0x20 the
-//! number of calls, and the end of each from the one before; its size, from the end of its last call if they are there;
-//! flags; with feature 0x40 a hash of 8 bytes.
+//! A block: its number, the distance from the end of the block before (or the start of the range); with feature 0x20
+//! the number of calls, and the end of each from the one before; its size, from the end of its last call if they are
+//! there; flags; with feature 0x40 a hash of 8 bytes.
 //!
 //! Source: LLVM, `docs/Extensions.rst`, and what clang 22 writes.
 

@@ -1,8 +1,8 @@
 //! Layouts for the compiler and the linker to follow: Propeller's clusters of basic blocks, and an order of functions.
 //!
 //! Propeller compiles a program again, each function with its blocks in the order of a list
-//! (`-fbasic-block-sections=list=FILE`), and links it with an order of symbols (lld's `--symbol-ordering-file`). The list, in
-//! its version 1:
+//! (`-fbasic-block-sections=list=FILE`), and links it with an order of symbols (lld's `--symbol-ordering-file`). The
+//! list, in its version 1:
 //!
 //! ```text
 //! v1
@@ -10,13 +10,14 @@
 //! c 0 3 4
 //! ```
 //!
-//! A function, and a cluster of blocks that stay together; blocks that are in none go to the function's cold part. Blocks
-//! have the numbers that the compiler gave them, which `.llvm_bb_addr_map` says (`-fbasic-block-address-map`): the
-//! program that was profiled must have been compiled with it. Version 0 has `!hot` and `!!0 3 4` in place of `f` and `c`.
+//! A function, and a cluster of blocks that stay together; blocks that are in none go to the function's cold part.
+//! Blocks have the numbers that the compiler gave them, which `.llvm_bb_addr_map` says (`-fbasic-block-address-map`):
+//! the program that was profiled must have been compiled with it. Version 0 has `!hot` and `!!0 3 4` in place of `f`
+//! and `c`.
 //!
-//! A function's blocks of the map get the counts of the program's blocks that begin in them, and are ordered by ext-TSP. The entry
-//! is first. A function with one block that ran has a cluster of that one. The order of functions is cdsort's, by calls; a
-//! linker finds the cold parts by itself.
+//! A function's blocks of the map get the counts of the program's blocks that begin in them, and are ordered by
+//! ext-TSP. The entry is first. A function with one block that ran has a cluster of that one. The order of functions
+//! is cdsort's, by calls; a linker finds the cold parts by itself.
 //!
 //! Source: LLVM, `BasicBlockSectionsProfileReader`, and what clang 22 accepts.
 

@@ -10,7 +10,7 @@ use arbitrary::{Result, Unstructured};
 use postlink_profile::any::{self, Any};
 use postlink_profile::protobuf::{otlp, pprof, simpleperf};
 use postlink_profile::samples::Options;
-use postlink_profile::{Format, bolt_yaml, fdata, perf_data, perf_script, preaggregated};
+use postlink_profile::{Format, bolt_yaml, fdata, orders, perf_data, perf_script, preaggregated};
 
 use crate::{damaged, number};
 
@@ -374,6 +374,21 @@ pub fn simpleperf_report(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     wrapped(u, out)
 }
 
+/// A temporal profile as text.
+pub fn temporal_text(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let traces = u.int_in_range(0..=4)?;
+    let mut out = format!(":ir\n:temporal_prof_traces\n{traces}\n{}\n", decimal(u)?);
+    for _ in 0..traces {
+        let _ = writeln!(out, "# Weight:\n{}", decimal(u)?);
+        for _ in 0..u.int_in_range(1..=5)? {
+            out += &name(u)?;
+            out += ",";
+        }
+        out += "\n";
+    }
+    text(u, out)
+}
+
 /// Bytes as they are or damaged.
 fn wrapped(u: &mut Unstructured<'_>, bytes: Vec<u8>) -> Result<Vec<u8>> {
     match u.ratio(1, 2)? {
@@ -432,6 +447,7 @@ pub fn check_profile(bytes: &[u8], scratch: &Path) {
         );
     }
     let _ = perf_script::read_bytes(name, bytes, &options);
+    let _ = orders::read_bytes(name, bytes);
     let _ = pprof::read_bytes(name, bytes, &options);
     let _ = otlp::read_bytes(name, bytes, &options);
     let _ = simpleperf::read_bytes(name, bytes, &options);

@@ -1,6 +1,6 @@
-//! Layouts for compilers and linkers, end to end: clang takes the clusters and lld the order, and the program that they make
-//! has its blocks and functions in that order and does what it did. And the other way round: what AutoFDO's form says of
-//! source lines becomes counts of code. Without LLVM 22 these tests say so and pass.
+//! Layouts for compilers and linkers, end to end: clang takes the clusters and lld the order, and the program that
+//! they make has its blocks and functions in that order and does what it did. And the other way round: what AutoFDO's
+//! form says of source lines becomes counts of code. Without LLVM 22 these tests say so and pass.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -72,7 +72,12 @@ struct Made {
 
 impl Made {
     fn new() -> Option<Made> {
-        let tools = ["clang-22", "ld.lld-22", "llvm-readobj-22", "llvm-profdata-22"];
+        let tools = [
+            "clang-22",
+            "ld.lld-22",
+            "llvm-readobj-22",
+            "llvm-profdata-22",
+        ];
         if !tools.iter().all(|tool| is_installed(tool)) {
             return None;
         }
@@ -81,7 +86,14 @@ impl Made {
         };
         fs::write(made.path("app.c"), SOURCE).expect("the folder is ours");
         made.compile("app", &["-fbasic-block-address-map", "-Wl,-q"]);
-        made.postlink(&["instrument", "app", "-o", "app.inst", "--profile", "run.plraw"]);
+        made.postlink(&[
+            "instrument",
+            "app",
+            "-o",
+            "app.inst",
+            "--profile",
+            "run.plraw",
+        ]);
         made.run("./app.inst", &[]);
         Some(made)
     }
@@ -106,7 +118,15 @@ impl Made {
     }
 
     fn compile(&self, output: &str, flags: &[&str]) {
-        let common = ["-g", "-O2", "-ffunction-sections", "-fuse-ld=lld-22", "app.c", "-o", output];
+        let common = [
+            "-g",
+            "-O2",
+            "-ffunction-sections",
+            "-fuse-ld=lld-22",
+            "app.c",
+            "-o",
+            output,
+        ];
         self.run("clang-22", &[&common[..], flags].concat());
     }
 
@@ -141,7 +161,10 @@ fn clusters(list: &str, name: &str, cluster: &str) -> Vec<(String, Vec<u32>)> {
     for line in list.lines() {
         if let Some(blocks) = line.strip_prefix(cluster) {
             let of = out.last_mut().expect("a function comes before its cluster");
-            of.1 = blocks.split(' ').map(|id| id.parse().expect("a number")).collect();
+            of.1 = blocks
+                .split(' ')
+                .map(|id| id.parse().expect("a number"))
+                .collect();
         } else if let Some(of) = line.strip_prefix(name) {
             out.push((of.to_owned(), vec![]));
         }
@@ -152,7 +175,10 @@ fn clusters(list: &str, name: &str, cluster: &str) -> Vec<(String, Vec<u32>)> {
 #[test]
 fn clang_and_lld_lay_out_as_propellers_files_say() {
     let Some(made) = Made::new() else { return };
-    let (v1, v0) = (made.export("propeller", "v1"), made.export("propeller-v0", "v0"));
+    let (v1, v0) = (
+        made.export("propeller", "v1"),
+        made.export("propeller-v0", "v0"),
+    );
     let order = made.export("symbol-order", "order");
     assert!(v1.starts_with("v1\n"), "{v1}");
     let wanted = clusters(&v1, "f ", "c ");
@@ -187,25 +213,50 @@ fn clang_and_lld_lay_out_as_propellers_files_say() {
         assert_eq!(placed, ours, "by {list}");
     }
     // It says something: not all functions are as they were, and some blocks are cold.
-    let moved = wanted.iter().filter(|(function, blocks)| before.get(function) != Some(blocks));
+    let moved = wanted
+        .iter()
+        .filter(|(function, blocks)| before.get(function) != Some(blocks));
     assert!(moved.count() > 1, "{v1}");
     let blocks = |map: &BTreeMap<String, Vec<u32>>| map["rare"].len() + map["main"].len();
-    assert!(blocks(&wanted.iter().cloned().collect()) < blocks(&before), "{v1}");
+    assert!(
+        blocks(&wanted.iter().cloned().collect()) < blocks(&before),
+        "{v1}"
+    );
 }
 
 #[test]
 fn a_program_without_a_map_of_basic_blocks_has_no_clusters() {
     let Some(made) = Made::new() else { return };
     made.compile("app", &["-Wl,-q"]);
-    made.postlink(&["instrument", "app", "-o", "app.inst", "--profile", "run.plraw"]);
+    fs::remove_file(made.path("run.plraw")).expect("the run has written it");
+    made.postlink(&[
+        "instrument",
+        "app",
+        "-o",
+        "app.inst",
+        "--profile",
+        "run.plraw",
+    ]);
     made.run("./app.inst", &[]);
     let output = Command::new(env!("CARGO_BIN_EXE_postlink"))
-        .args(["export", "app", "-p", "run.plraw", "--to", "propeller", "-o", "list"])
+        .args([
+            "export",
+            "app",
+            "-p",
+            "run.plraw",
+            "--to",
+            "propeller",
+            "-o",
+            "list",
+        ])
         .current_dir(made.dir.path())
         .output()
         .expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("compile it with -fbasic-block-address-map"), "{said}");
+    assert!(
+        said.contains("compile it with -fbasic-block-address-map"),
+        "{said}"
+    );
     assert!(!made.path("list").exists());
 }
 
@@ -213,14 +264,42 @@ fn a_program_without_a_map_of_basic_blocks_has_no_clusters() {
 fn a_sample_profile_in_any_form_is_counts_of_the_code_of_its_lines() {
     let Some(made) = Made::new() else { return };
     // From exact counts to a profile by lines, as a compiler gets it.
-    made.postlink(&["convert", "run.plraw", "--binary", "app", "-o", "exact.fdata"]);
+    made.postlink(&[
+        "convert",
+        "run.plraw",
+        "--binary",
+        "app",
+        "-o",
+        "exact.fdata",
+    ]);
     let profile = lines_of_exact_counts(&made);
     fs::write(made.path("app.prof"), profile).expect("the folder is ours");
     for (form, flag) in [("ext", "--extbinary"), ("bin", "--binary")] {
-        made.run("llvm-profdata-22", &["merge", "--sample", flag, "app.prof", "-o", form]);
+        made.run(
+            "llvm-profdata-22",
+            &["merge", "--sample", flag, "app.prof", "-o", form],
+        );
     }
-    made.postlink(&["profgen", "app", "--sample-profile", "app.prof", "--format", "gcov", "-o", "gcov"]);
-    made.postlink(&["profgen", "app", "--sample-profile", "app.prof", "--format", "afdo", "-o", "afdo"]);
+    made.postlink(&[
+        "profgen",
+        "app",
+        "--sample-profile",
+        "app.prof",
+        "--format",
+        "gcov",
+        "-o",
+        "gcov",
+    ]);
+    made.postlink(&[
+        "profgen",
+        "app",
+        "--sample-profile",
+        "app.prof",
+        "--format",
+        "afdo",
+        "-o",
+        "afdo",
+    ]);
     let mut all: Vec<String> = vec![];
     for form in ["app.prof", "ext", "bin", "gcov", "afdo"] {
         made.postlink(&["convert", form, "--binary", "app", "-o", "lines.fdata"]);
@@ -235,7 +314,15 @@ fn a_sample_profile_in_any_form_is_counts_of_the_code_of_its_lines() {
     made.postlink(&["optimize", "app", "-p", "gcov", "-o", "app.opt"]);
     assert_eq!(made.run("./app.opt", &[]), made.run("./app", &[]));
     // Twice the profile is twice the counts.
-    made.postlink(&["merge", "gcov", "app.prof", "--binary", "app", "-o", "sum.fdata"]);
+    made.postlink(&[
+        "merge",
+        "gcov",
+        "app.prof",
+        "--binary",
+        "app",
+        "-o",
+        "sum.fdata",
+    ]);
     made.postlink(&["convert", "gcov:2", "--binary", "app", "-o", "double.fdata"]);
     let read = |name: &str| fs::read_to_string(made.path(name)).expect("a text");
     assert_eq!(read("sum.fdata"), read("double.fdata"));

@@ -1,9 +1,7 @@
-//! AutoFDO's form beside those who read it: `llvm-profdata` reads what is written for clang as it is read here, and GCC takes
-//! what is written for it. Without the tools these tests say so and pass.
+//! AutoFDO's form beside those who read it: `llvm-profdata` reads what is written for clang as it is read here, and
+//! GCC takes what is written for it. Without the tools these tests say so and pass.
 
 #![allow(clippy::indexing_slicing, reason = "a test that fails may panic")]
-
-mod common;
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +9,14 @@ use std::process::Command;
 use postlink_profgen::sample::gcov::{self, Version};
 use postlink_profgen::sample::{Profile, text};
 
-use common::have;
+/// Whether a tool can be run; says so if not.
+fn have(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: {tool} is not installed: nothing is compared with it");
+    }
+    found
+}
 
 const PROFILE: &str = "main:440658:7
  2.1: 15
@@ -30,7 +35,12 @@ work:9000:1000
 
 fn write(path: &Path, version: Version) -> Vec<u8> {
     let mut bytes = Vec::new();
-    gcov::write(&text::read(PROFILE.as_bytes()).unwrap(), version, &mut bytes).unwrap();
+    gcov::write(
+        &text::read(PROFILE.as_bytes()).unwrap(),
+        version,
+        &mut bytes,
+    )
+    .unwrap();
     std::fs::write(path, &bytes).unwrap();
     bytes
 }
@@ -52,7 +62,10 @@ fn llvm_profdata_reads_what_is_read_here() {
         if !have(tool) {
             continue;
         }
-        let shown = Command::new(tool).args(["merge", "--sample", "--text"]).arg(&path).output();
+        let shown = Command::new(tool)
+            .args(["merge", "--sample", "--text"])
+            .arg(&path)
+            .output();
         let shown = shown.unwrap();
         let said = String::from_utf8_lossy(&shown.stderr);
         assert!(shown.status.success(), "{said}");
@@ -61,7 +74,10 @@ fn llvm_profdata_reads_what_is_read_here() {
     // Sums are what bodies add up to, and saturate.
     assert!(ours.contains("work:9000:1000\n"), "{ours}");
     assert!(ours.contains("main:440658:7\n"), "{ours}");
-    assert!(ours.starts_with("_ZN5space4nameEv:18446744073709551615:2\n"), "{ours}");
+    assert!(
+        ours.starts_with("_ZN5space4nameEv:18446744073709551615:2\n"),
+        "{ours}"
+    );
 }
 
 #[test]
@@ -86,7 +102,10 @@ fn gcc_takes_the_version_that_is_for_it_alone() {
             .arg(&source)
             .output()
             .unwrap();
-        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+        (
+            done.status.success(),
+            String::from_utf8_lossy(&done.stderr).into_owned(),
+        )
     };
     let taken = [Version::Gcc1, Version::Gcc2, Version::Gcc3, Version::Llvm].map(compile);
     // Each GCC reads one version and names both where it refuses one.

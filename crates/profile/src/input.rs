@@ -145,8 +145,8 @@ impl Format {
     }
 }
 
-/// The forms of a compiler's sample profile: LLVM's two binary ones, AutoFDO's, and text, whose first line is a function:
-/// `name:sum:entries`, or with its callers `[main:3 @ name]:sum:entries`.
+/// The forms of a compiler's sample profile: LLVM's two binary ones, AutoFDO's, and text, whose first line is a
+/// function: `name:sum:entries`, or with its callers `[main:3 @ name]:sum:entries`.
 fn is_sample_profile(start: &[u8]) -> bool {
     // `SPROF42` and the number of the form, in LEB128.
     const BINARY: [u8; 9] = [0xff, 0xe5, 0xd0, 0xb1, 0xf4, 0xc9, 0x94, 0xa8, 0x53];

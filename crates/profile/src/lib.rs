@@ -28,6 +28,7 @@ pub mod input;
 pub mod merge;
 pub mod model;
 pub mod modules;
+pub mod orders;
 pub mod output;
 pub mod perf_data;
 pub mod perf_script;

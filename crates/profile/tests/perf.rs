@@ -185,7 +185,11 @@ fn files(path: &Path) -> BTreeMap<(String, String), u64> {
         let Some(module) = profile.module(place.module) else {
             continue;
         };
-        let id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id: String = module
+            .build_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let path = String::from_utf8_lossy(&module.path).into_owned();
         *files.entry((path, id)).or_default() += count;
     }
@@ -202,7 +206,9 @@ fn perf_inject(from: &Path, to: &Path, options: &[&str]) -> bool {
         .arg(to)
         .stderr(Stdio::piped())
         .output();
-    let said = done.as_ref().map(|done| String::from_utf8_lossy(&done.stderr));
+    let said = done
+        .as_ref()
+        .map(|done| String::from_utf8_lossy(&done.stderr));
     let injected = done.as_ref().is_ok_and(|done| done.status.success());
     if !injected {
         eprintln!("SKIPPED: perf inject {options:?}: {said:?}");
@@ -222,20 +228,30 @@ fn an_injected_file_has_the_same_samples_and_build_ids() {
     let plain = files(&path);
     assert!(plain.keys().all(|(_, id)| id.is_empty()), "{plain:?}");
     let by_path = |files: &BTreeMap<(String, String), u64>| -> BTreeMap<String, u64> {
-        files.iter().map(|((path, _), count)| (path.clone(), *count)).collect()
+        files
+            .iter()
+            .map(|((path, _), count)| (path.clone(), *count))
+            .collect()
     };
     for options in [["-b"], ["--buildid-all"]] {
         let injected = dir.path().join("injected.data");
-        if !perf_inject(&path, &injected, options) {
+        if !perf_inject(&path, &injected, &options) {
             continue;
         }
         let ours = files(&injected);
         assert_eq!(by_path(&ours), by_path(&plain), "{options:?}");
-        let list = Command::new("perf").args(["buildid-list", "-i"]).arg(&injected).output();
+        let list = Command::new("perf")
+            .args(["buildid-list", "-i"])
+            .arg(&injected)
+            .output();
         let list = String::from_utf8(list.unwrap().stdout).unwrap();
         let theirs: BTreeMap<&str, &str> = list
             .lines()
-            .filter_map(|line| line.trim().split_once(' ').map(|(id, path)| (path.trim(), id)))
+            .filter_map(|line| {
+                line.trim()
+                    .split_once(' ')
+                    .map(|(id, path)| (path.trim(), id))
+            })
             .collect();
         let mut known = 0;
         for (path, id) in ours.keys() {

@@ -44,28 +44,30 @@ func main() {
 }
 "#;
 
+/// The lines of a text after one, up to one that begins so.
+fn part<'t>(text: &'t str, from: &'t str, to: &'t str) -> impl Iterator<Item = &'t str> {
+    let lines = text.lines().skip_while(move |line| *line != from).skip(1);
+    lines.take_while(move |line| !line.starts_with(to))
+}
+
 /// Samples by offset in the file, as `pprof -raw` tells them: the innermost location of each is the first one.
 fn told(text: &str) -> BTreeMap<u64, u64> {
     let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
-    let part = |from: &str, to: &str| {
-        let lines = text.lines().skip_while(move |line| *line != from).skip(1);
-        lines.take_while(move |line| !line.starts_with(to))
-    };
-    let mapping = part("Mappings", "\0").next().unwrap();
+    let mapping = part(text, "Mappings", "\0").next().unwrap();
     let mut bounds = mapping.split(' ').nth(1).unwrap().split('/').map(hex);
     let (start, _, offset) = (
         bounds.next().unwrap(),
         bounds.next(),
         bounds.next().unwrap(),
     );
-    let locations: BTreeMap<u64, u64> = part("Locations", "Mappings")
+    let locations: BTreeMap<u64, u64> = part(text, "Locations", "Mappings")
         .filter_map(|line| {
             let (id, rest) = line.trim().split_once(": ")?;
             Some((id.parse().ok()?, hex(rest.split(' ').next()?)))
         })
         .collect();
     let mut sums = BTreeMap::new();
-    for line in part("Samples:", "Locations").skip(1) {
+    for line in part(text, "Samples:", "Locations").skip(1) {
         let (values, stack) = line.split_once(':').unwrap();
         let count: u64 = values.split_whitespace().next().unwrap().parse().unwrap();
         let leaf: u64 = stack.split_whitespace().next().unwrap().parse().unwrap();
@@ -159,8 +161,8 @@ fn all(profile: &AddressProfile) -> Told {
 fn what_opentelemetrys_library_wrote_is_read() {
     let name = Path::new("otlp");
     let profile = otlp::read_bytes(name, OTLP, &Options::default()).unwrap();
-    // A sample counts as its values say, or as often as it has times; a sum of times counts in periods. What is behind the
-    // end of its mapping, or in none, is outside.
+    // A sample counts as its values say, or as often as it has times; a sum of times counts in periods. What is behind
+    // the end of its mapping, or in none, is outside.
     let expected = [
         ("app".to_owned(), 20, 0x1010, 6),
         ("app".to_owned(), 20, 0x1020, 2),

@@ -7,17 +7,21 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use postlink_aggregate::binary::Placer;
 use postlink_elf::elf::Elf;
 use postlink_profgen::context::preinline;
 use postlink_profgen::context_key::Limits;
+use postlink_profgen::counters::Counters;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
 use postlink_profgen::pe;
+use postlink_profgen::program::EXTERNAL;
 use postlink_profgen::sample::{gcov, summary};
 use postlink_profgen::script;
 use postlink_profgen::{Format, Input as SampleInput, Options, generate};
-use postlink_profile::progress;
+use postlink_profile::address::Place;
 use postlink_profile::source::Source;
+use postlink_profile::{Format as ProfileFormat, any, progress, samples};
 
 use crate::errors::Usage;
 use crate::input::Input;
@@ -60,7 +64,8 @@ pub struct Profgen {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Samples")]
 struct Samples {
-    /// Samples by perf record
+    /// Samples by perf record; or any other profile by address: pre-aggregated (also of a fleet's rows), pprof,
+    /// OpenTelemetry
     #[arg(long, short, value_name = "FILE")]
     perfdata: Option<PathBuf>,
     /// Samples as text by perf script; - is the standard input
@@ -278,7 +283,13 @@ impl Profgen {
         } else {
             source = Source::open(path)?;
             match given {
-                [Some(_), ..] => SampleInput::PerfData(&source),
+                [Some(_), ..] if any::format_of(path)? == ProfileFormat::PerfData => {
+                    SampleInput::PerfData(&source)
+                }
+                [Some(_), ..] => {
+                    let (counters, ips) = self.counters(path, &elf)?;
+                    SampleInput::Counters(counters, ips)
+                }
                 [_, _, Some(_), _] => SampleInput::Raw(&source),
                 _ => SampleInput::Finished(&source),
             }
@@ -323,6 +334,46 @@ impl Profgen {
             report.samples
         ));
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Counts between addresses, of any profile that has them; and whether they are of instructions alone.
+    fn counters(&self, path: &Path, elf: &Elf<'_>) -> Result<(Counters, bool)> {
+        let samples = &self.samples;
+        let pid = samples.pid.map(i32::try_from).transpose();
+        let options = samples::Options {
+            pids: pid.context("--pid")?.into_iter().collect(),
+            events: samples.event.clone(),
+            ..samples::Options::default()
+        };
+        let profile = any::read_addresses(path, any::format_of(path)?, &options)?;
+        let placer = Placer::of_file(&self.file, elf, &profile, false)?;
+        let at = |place: Place| placer.address(place).unwrap_or(EXTERNAL);
+        let mut counters = Counters::default();
+        let ips = profile.traces().is_empty() || samples.ip_only;
+        for ((from, to), counts) in profile.branches() {
+            let (from, to) = (at(from), at(to));
+            if from != EXTERNAL || to != EXTERNAL {
+                counters.branch(from, to, counts.count);
+            }
+        }
+        for ((start, end, _), counts) in profile.fall_throughs() {
+            let end = Place {
+                address: end,
+                ..start
+            };
+            if let (Some(first), Some(last)) = (placer.address(start), placer.address(end)) {
+                counters.run(first, last, counts.count);
+            }
+        }
+        if ips {
+            counters = Counters::default();
+            for &(place, count) in profile.samples() {
+                if let Some(address) = placer.address(place) {
+                    counters.run(address, address, count);
+                }
+            }
+        }
+        Ok((counters, ips))
     }
 
     fn options(&self, windows: bool) -> Options {

@@ -33,6 +33,9 @@ pub enum Input<'a> {
     PerfData(&'a [u8]),
     /// A raw profile.
     Raw(&'a [u8]),
+    /// Runs and branches between addresses of the program as it is linked. Of instructions alone (the flag) each
+    /// is a run.
+    Counters(Counters, bool),
     /// A profile that is only to be worked over.
     Finished(&'a [u8]),
 }
@@ -250,6 +253,12 @@ pub fn generate(
                 file.flat(&all, options)
             };
             return finish::finish(&file, made, options, report, out);
+        }
+        Input::Counters(counters, ips) => {
+            let mut options = options.clone();
+            options.script.ip_only = ips;
+            let made = file.flat(&counters, &options);
+            return finish::finish(&file, made, &options, report, out);
         }
         Input::Script(input) => script::read(input, &how, &options.script)?,
         Input::PerfData(bytes) => record::read(bytes, elf, &how, &options.script)?,

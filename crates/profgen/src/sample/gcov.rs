@@ -18,11 +18,11 @@
 //! | 2 | length in bytes with the zero at the end, bytes, zero | GCC from 12 on |
 //! | 3 | as in 2, and the number of its source file, whose names come before; a function has a time of first use | GCC from 16 on |
 //!
-//! A function is its entries (a count), the number of its name, and its body. A body is the numbers of locations and of
-//! inlined functions, and both. A location: place, number of targets, count, targets (a word 7, the number of the name as
-//! a count, a count). An inlined function: place, name, body. A place is the offset in the upper half of a word, the
-//! discriminator in the lower one. There is no place for chains of callers, hashes or probes. The sum of a function is
-//! not stored: it is what its body and what was inlined add up to.
+//! A function is its entries (a count), the number of its name, and its body. A body is the numbers of locations and
+//! of inlined functions, and both. A location: place, number of targets, count, targets (a word 7, the number of the
+//! name as a count, a count). An inlined function: place, name, body. A place is the offset in the upper half of a
+//! word, the discriminator in the lower one. There is no place for chains of callers, hashes or probes. The sum of a
+//! function is not stored: it is what its body and what was inlined add up to.
 //!
 //! Source: <https://github.com/google/autofdo>, `gcov.cc` and `profile_writer.cc`.
 

@@ -8,8 +8,8 @@
 //! In a context-sensitive profile a function appears once for each chain of callers; the key is then the
 //! chain with the call locations, outermost first. In a flat one the chain is the function alone.
 //!
-//! Four forms are read and written here: [`text`], [`extbinary`], the older [`binary`], and AutoFDO's [`gcov`]; [`read`]
-//! tells them apart. All additions saturate.
+//! Four forms are read and written here: [`text`], [`extbinary`], the older [`binary`], and AutoFDO's [`gcov`];
+//! [`read`] tells them apart. All additions saturate.
 
 pub mod binary;
 pub mod extbinary;

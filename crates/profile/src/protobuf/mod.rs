@@ -1,9 +1,9 @@
 //! Profiles that are protobuf messages: pprof's `profile.proto`, OpenTelemetry's profiles, and [what simpleperf
 //! reports](simpleperf), which is a row of messages behind a magic number.
 //!
-//! The first two list *samples*: a chain of locations, innermost first, and values. A location has an address and the mapping
-//! that it is in. What is taken of a sample is its innermost address: an offset in the mapped file. Callers are left
-//! out, as the samples of their own blocks say how often they ran.
+//! The first two list *samples*: a chain of locations, innermost first, and values. A location has an address and the
+//! mapping that it is in. What is taken of a sample is its innermost address: an offset in the mapped file. Callers
+//! are left out, as the samples of their own blocks say how often they ran.
 //!
 //! | | [`pprof`] | [`otlp`] |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | build-id | a field of the mapping | attribute `process.executable.build_id.gnu` of the mapping |
 //! | compressed | by gzip, usually | as the sender likes; gzip is read |
 //!
-//! Nothing in these files says which of the two they are. Both begin with field 1, which is a message: of a pprof file it
-//! has numbers (a type and its unit, by places in the string table), of the other messages (a resource, scopes).
+//! Nothing in these files says which of the two they are. Both begin with field 1, which is a message: of a pprof file
+//! it has numbers (a type and its unit, by places in the string table), of the other messages (a resource, scopes).
 //!
 //! Values are counts or times. A time is divided by the period at which samples were taken, if the file says it for the
 //! same type; else it is taken for a count, as only ratios matter. Negative values (pprof's differences of two

@@ -17,9 +17,9 @@
 //! | `Thread` | 1 `thread_id`, 2 `process_id` |
 //! | `MetaInfo` | 1 `event_type` |
 //!
-//! Addresses are those of the file as it was linked. Files and threads may come after the samples that name them. Build-ids are
-//! not in it. The recording itself (`simpleperf record`) is a `perf.data`, which [`crate::perf_data`] reads; so is what
-//! is recorded in app profilers with it.
+//! Addresses are those of the file as it was linked. Files and threads may come after the samples that name them.
+//! Build-ids are not in it. The recording itself (`simpleperf record`) is a `perf.data`, which [`crate::perf_data`]
+//! reads; so is what is recorded in app profilers with it.
 //!
 //! Source: Android's `platform/system/extras`, `simpleperf/cmd_report_sample.proto`.
 
