@@ -17,7 +17,8 @@ crate() {   # crate NAME VERSION: unpacks a crate with cargo, prints its folder
   echo "$d/vendor/$1"
 }
 lua() {     # lua OUT CRATE RELEASE
-  gcc -O2 -fPIE -pie -DLUA_USE_LINUX -Wl,-q "$(crate lua-src "$2")/lua-$3"/*.c -lm -ldl -o "$bin/$1"
+  local s; s=$(crate lua-src "$2")/lua-$3
+  gcc -O2 -fPIE -pie -DLUA_USE_LINUX -Wl,-q -I"$s" "$here/run_lua.c" "$s"/*.c -lm -ldl -o "$bin/$1"
 }
 sql() {     # sql OUT CRATE
   local s; s=$(crate libsqlite3-sys "$2")/sqlite3

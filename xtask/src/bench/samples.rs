@@ -27,10 +27,33 @@ use crate::text::grouped;
 
 /// Samples of each program.
 const SAMPLES: &str = "20000";
-/// What is measured when nothing is named.
-const DEFAULT: &[&str] = &["sqlite", "lua", "exc"];
-/// Programs of two releases: the workload, its N, the files of `releases.sh`.
-const RELEASES: &[(&str, &str, &str)] = &[("lua", "1", "lua"), ("sqlite", "50000", "sql")];
+/// Programs of two releases: the workload, its N, the files of `releases.sh`, what they are.
+const RELEASES: &[Releases] = &[
+    Releases {
+        workload: "lua",
+        n: "2",
+        file: "lua",
+        old: "5.4.4",
+        new: "5.4.6",
+    },
+    Releases {
+        workload: "sqlite",
+        n: "100000",
+        file: "sql",
+        old: "3.39.2",
+        new: "3.41.2",
+    },
+];
+
+/// A program of two releases.
+struct Releases {
+    workload: &'static str,
+    n: &'static str,
+    file: &'static str,
+    old: &'static str,
+    new: &'static str,
+}
+
 /// llvm-bolt's options for a profile of the release before.
 const STALE: &[&str] = &[
     "-infer-stale-profile",
@@ -41,7 +64,6 @@ const STALE: &[&str] = &[
 
 /// What the command line says.
 struct Wishes {
-    names: Vec<String>,
     output: PathBuf,
     /// Programs that are built already: postlink, and the examples `judge` and `draw`.
     built: Option<[PathBuf; 3]>,
@@ -50,7 +72,6 @@ struct Wishes {
 impl Wishes {
     fn parse(arguments: &[String]) -> Result<Wishes> {
         let mut wishes = Wishes {
-            names: vec![],
             output: super::root()?.join("bench/samples.md"),
             built: None,
         };
@@ -68,14 +89,8 @@ impl Wishes {
                     wishes.built =
                         Some([at("postlink"), at("examples/judge"), at("examples/draw")]);
                 }
-                name if name.starts_with('-') => {
-                    bail!("cargo xtask bench samples has no option '{name}'")
-                }
-                name => wishes.names.push(name.to_owned()),
+                other => bail!("cargo xtask bench samples has no option '{other}'"),
             }
-        }
-        if wishes.names.is_empty() {
-            wishes.names = DEFAULT.iter().map(|name| (*name).to_owned()).collect();
         }
         Ok(wishes)
     }
@@ -249,11 +264,19 @@ impl Bench {
         Ok(rows)
     }
 
+    /// The program that a workload is for, and the file of a release.
+    fn release(&self, of: &Releases, release: &str) -> Result<(&'static Program, PathBuf)> {
+        let program = programs::choose(&[of.workload.to_owned()])?;
+        let program = program.first().context("a program")?;
+        let file = self.corpus.join(format!("bin/{}-{release}", of.file));
+        Ok((program, file))
+    }
+
     /// Poorer profiles of the same run.
-    fn sampled(&self, program: &Program) -> Result<Vec<Row>> {
-        let path = self.corpus.join("bin").join(program.file);
-        // The workload is long enough for perf's clock as it is; counts are of another run of the same work.
-        let exact = self.exact(program, None, &path, "exact")?;
+    fn sampled(&self, of: &Releases) -> Result<Vec<Row>> {
+        let (program, path) = self.release(of, "new")?;
+        let n = Some(of.n);
+        let exact = self.exact(program, n, &path, "exact")?;
         let mut layouts = vec![(
             "exact counts".to_owned(),
             Ok(self.layout(&path, &exact, "by.exact")?),
@@ -263,7 +286,7 @@ impl Bench {
             format!("drawn, {} samples", grouped(SAMPLES.parse().unwrap_or(0))),
             Ok(self.layout(&path, &drawn, "by.drawn")?),
         ));
-        if let Some((clock, samples)) = self.clock(program, None, &path)? {
+        if let Some((clock, samples)) = self.clock(program, n, &path)? {
             let layout = self.layout(&path, &clock, "by.clock")?;
             layouts.push((format!("clock, {} samples", grouped(samples)), Ok(layout)));
         }
@@ -271,13 +294,11 @@ impl Bench {
     }
 
     /// Profiles of the release before.
-    fn stale(&self, workload: &str, n: &'static str, name: &str) -> Result<Vec<Row>> {
-        let program = programs::choose(&[workload.to_owned()])?;
-        let program = program.first().context("a program")?;
-        let [old, new] =
-            ["old", "new"].map(|release| self.corpus.join(format!("bin/{name}-{release}")));
-        let before = self.exact(program, Some(n), &old, "before")?;
-        let exact = self.exact(program, Some(n), &new, "exact")?;
+    fn stale(&self, of: &Releases) -> Result<Vec<Row>> {
+        let (program, old) = self.release(of, "old")?;
+        let (_, new) = self.release(of, "new")?;
+        let before = self.exact(program, Some(of.n), &old, "before")?;
+        let exact = self.exact(program, Some(of.n), &new, "exact")?;
         let yaml = self.at("old.yaml");
         let arguments = [
             "convert".as_ref(),
@@ -376,21 +397,19 @@ pub fn run(arguments: &[String]) -> Result<bool> {
          of a run, by its exact counts, with the layouts that profiles lead to. Figures repeat exactly, but for those of perf's clock.\n\n",
         bench.tools.versions().join("; ")
     );
-    for program in programs::choose(&wishes.names)? {
-        eprintln!("== {}", program.name);
-        programs::build(program, &bench.corpus)?;
-        let rows = bench
-            .sampled(program)
-            .with_context(|| program.name.to_owned())?;
-        table(&format!("{}: samples", program.name), &rows, &mut text);
-    }
     programs::build_releases(&bench.corpus)?;
-    for &(workload, n, name) in RELEASES {
-        eprintln!("== {name}, the release before");
-        let rows = bench
-            .stale(workload, n, name)
-            .with_context(|| name.to_owned())?;
-        table(&format!("{workload}: the release before"), &rows, &mut text);
+    for of in RELEASES {
+        eprintln!("== {} {}", of.workload, of.new);
+        let rows = bench.sampled(of).with_context(|| of.workload.to_owned())?;
+        table(
+            &format!("{} {}: samples", of.workload, of.new),
+            &rows,
+            &mut text,
+        );
+        eprintln!("== {} {}, the release before", of.workload, of.old);
+        let rows = bench.stale(of).with_context(|| of.workload.to_owned())?;
+        let title = format!("{} {}: counts of {}", of.workload, of.new, of.old);
+        table(&title, &rows, &mut text);
     }
     fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
     println!("{text}");
