@@ -123,11 +123,12 @@ impl<'d> Reader<'d> {
     fn elements(&mut self, size: u64, what: &str) -> Result<u64, FormatError> {
         let number = self.number(what)?;
         let left = self.bytes.left() as u64;
-        match number <= left / size {
-            true => Ok(number),
-            false => Err(self.wrong(format_args!(
+        if number <= left / size {
+            Ok(number)
+        } else {
+            Err(self.wrong(format_args!(
                 "{what} is {number}, and {left} bytes are left"
-            ))),
+            )))
         }
     }
 

@@ -310,9 +310,10 @@ fn numbers(u: &mut Unstructured<'_>, fields: u64) -> Result<Vec<u8>> {
     for tag in 1..=fields {
         if u.ratio(4, 5)? {
             varint(&mut out, tag << 3);
-            let value = match u.ratio(1, 8)? {
-                true => number(u)?,
-                false => u.int_in_range(0..=4)?,
+            let value = if u.ratio(1, 8)? {
+                number(u)?
+            } else {
+                u.int_in_range(0..=4)?
             };
             varint(&mut out, value);
         }
@@ -391,9 +392,10 @@ pub fn temporal_text(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 
 /// Bytes as they are or damaged.
 fn wrapped(u: &mut Unstructured<'_>, bytes: Vec<u8>) -> Result<Vec<u8>> {
-    match u.ratio(1, 2)? {
-        true => damaged(u, &bytes),
-        false => Ok(bytes),
+    if u.ratio(1, 2)? {
+        damaged(u, &bytes)
+    } else {
+        Ok(bytes)
     }
 }
 

@@ -33,11 +33,12 @@ pub fn spread(
             "the sample profile tells functions apart by their callers: llvm-profdata merge --sample --convert-sample-profile-layout=flat makes one that does not",
         ));
     }
-    let loaded = match profile.probe_based {
-        true => Some(probe::load(elf)?.ok_or_else(|| {
+    let loaded = if profile.probe_based {
+        Some(probe::load(elf)?.ok_or_else(|| {
             FormatError::new("the sample profile is by pseudo probes, and the program has none")
-        })?),
-        false => None,
+        })?)
+    } else {
+        None
     };
     if loaded.is_none() && lines.is_empty() {
         return Err(FormatError::new(
@@ -64,9 +65,10 @@ pub fn spread(
             if let Some(count) = count.filter(|count| *count > 0) {
                 out.push((address, count));
             }
-            before = match program.is_transfer(address) {
-                true => None,
-                false => count,
+            before = if program.is_transfer(address) {
+                None
+            } else {
+                count
             };
         }
     }

@@ -20,16 +20,16 @@
 pub mod address;
 pub mod any;
 pub mod bolt_yaml;
-pub mod error;
+mod error;
 pub mod fdata;
 mod fdata_sum;
-pub mod identity;
-pub mod input;
-pub mod merge;
-pub mod model;
-pub mod modules;
+mod identity;
+mod input;
+mod merge;
+mod model;
+mod modules;
 pub mod orders;
-pub mod output;
+mod output;
 pub mod perf_data;
 pub mod perf_script;
 pub mod plprof;
@@ -38,10 +38,10 @@ pub mod progress;
 pub mod protobuf;
 pub mod raw;
 pub mod samples;
-pub mod source;
-pub mod spaces;
+mod source;
+mod spaces;
 pub mod symbolic;
-pub mod traces;
+mod traces;
 mod varint;
 pub mod yaml;
 
@@ -50,6 +50,11 @@ pub use identity::{Digest, Identity, IdentityKind, Subject};
 pub use input::{Format, Input, open};
 pub use merge::{Merged, Weighted, merge};
 pub use model::{Profile, Site};
+pub use modules::{BinaryModules, RecognisedBy, is_named, modules_of_binary};
+pub use output::write_atomically;
+pub use source::{Pages, Source};
+pub use spaces::{Mapping, Space, SpaceEvent, Spaces};
+pub use traces::{Iter as TraceIter, Traces};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

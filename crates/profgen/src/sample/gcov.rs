@@ -252,32 +252,35 @@ fn word(cursor: &mut Cursor<'_>, what: &str) -> Result<u32, FormatError> {
 fn elements(cursor: &mut Cursor<'_>, size: usize, what: &str) -> Result<usize, FormatError> {
     let at = cursor.offset();
     let number = word(cursor, what)? as usize;
-    match number <= cursor.left() / size {
-        true => Ok(number),
-        false => Err(cursor.error(
+    if number <= cursor.left() / size {
+        Ok(number)
+    } else {
+        Err(cursor.error(
             at,
             format_args!("{what} is {number}, and {} bytes are left", cursor.left()),
-        )),
+        ))
     }
 }
 
 fn tag(cursor: &mut Cursor<'_>, wanted: u32, what: &str) -> Result<(), FormatError> {
     let at = cursor.offset();
     let found = word(cursor, what)?;
-    match found == wanted {
-        true => Ok(()),
-        false => Err(cursor.error(
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(cursor.error(
             at,
             format_args!("expected the tag of {what}, {wanted:#x}, found {found:#x}"),
-        )),
+        ))
     }
 }
 
 fn name<'d>(cursor: &mut Cursor<'d>, version: Version) -> Result<&'d [u8], FormatError> {
     let len = word(cursor, "length of a name")? as usize;
-    let len = match version.is_in_bytes() {
-        true => len,
-        false => len.saturating_mul(4),
+    let len = if version.is_in_bytes() {
+        len
+    } else {
+        len.saturating_mul(4)
     };
     let bytes = cursor.take(len, "a name")?;
     Ok(bytes.split(|&byte| byte == 0).next().unwrap_or_default())

@@ -44,20 +44,19 @@ pub(crate) fn recognise(start: &[u8]) -> Option<Format> {
         return Some(Format::Simpleperf);
     }
     let mut unpacked = [0; 16];
-    let start = match start.starts_with(&GZIP) {
-        true => {
-            // The file goes on after what is at hand: an error after some bytes is none.
-            let mut decoder = MultiGzDecoder::new(start);
-            let mut len = 0;
-            while let Some(rest) = unpacked.get_mut(len..).filter(|rest| !rest.is_empty()) {
-                match decoder.read(rest) {
-                    Ok(more) if more > 0 => len += more,
-                    _ => break,
-                }
+    let start = if start.starts_with(&GZIP) {
+        // The file goes on after what is at hand: an error after some bytes is none.
+        let mut decoder = MultiGzDecoder::new(start);
+        let mut len = 0;
+        while let Some(rest) = unpacked.get_mut(len..).filter(|rest| !rest.is_empty()) {
+            match decoder.read(rest) {
+                Ok(more) if more > 0 => len += more,
+                _ => break,
             }
-            unpacked.get(..len)?
         }
-        false => start,
+        unpacked.get(..len)?
+    } else {
+        start
     };
     const FIELD_1: u8 = 0x0a;
     const FIELD_2: u8 = 0x12;

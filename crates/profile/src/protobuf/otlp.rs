@@ -317,9 +317,10 @@ impl<'d> Reader<'d> {
             self.out.collector.events.insert(measured.name.to_vec());
         }
         for (number, sample) in profile.samples.iter().enumerate() {
-            let mut count = match sample.values.is_empty() {
-                true => sample.timestamps_unix_nano.len() as u64,
-                false => 0,
+            let mut count = if sample.values.is_empty() {
+                sample.timestamps_unix_nano.len() as u64
+            } else {
+                0
             };
             let mut value = 0i64;
             for &next in &sample.values {

@@ -154,23 +154,25 @@ impl Profile {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let index = match options.events.is_empty() {
-            true => (types.iter().position(of_samples))
+        let index = if options.events.is_empty() {
+            (types.iter().position(of_samples))
                 .or_else(|| types.iter().position(is_default))
-                .or(types.len().checked_sub(1)),
-            false => types.iter().position(wanted),
+                .or(types.len().checked_sub(1))
+        } else {
+            types.iter().position(wanted)
         };
         let Some((index, &measured)) = index.and_then(|index| Some((index, types.get(index)?)))
         else {
             return Err(whole(
                 path,
-                match types.is_empty() {
-                    true => "the pprof profile has no types of samples".to_owned(),
-                    false => format!(
+                if types.is_empty() {
+                    "the pprof profile has no types of samples".to_owned()
+                } else {
+                    format!(
                         "no type of samples is called {}: there are {}",
                         options.events.join(", "),
                         all()
-                    ),
+                    )
                 },
             ));
         };

@@ -195,9 +195,10 @@ impl Recorder {
 
     /// The file. With `pipe` as `perf record -o -` writes it.
     pub fn finish(&self, pipe: bool) -> Vec<u8> {
-        match pipe {
-            true => self.piped(),
-            false => self.with_features(&[]),
+        if pipe {
+            self.piped()
+        } else {
+            self.with_features(&[])
         }
     }
 
