@@ -476,7 +476,8 @@ fn samples_with_impossible_times_are_counted() {
     let counted: u64 = sums(&ours).0.iter().map(|branch| branch.2).sum();
     assert_eq!(ours.statistics.samples, 6);
     assert_eq!(counted + ours.statistics.outside, 6 * 3);
-    assert_eq!(ours.statistics.outside, 2 * 3, "{:?}", ours.statistics);
+    // Mappings end before the last time there is.
+    assert_eq!(ours.statistics.outside, 3 * 3, "{:?}", ours.statistics);
 }
 
 /// Mappings whose ends and offsets do not fit into 64 bits, and stacks that say that they are longer than their record.
