@@ -22,6 +22,7 @@
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
 //! | [`refused`] | `cargo xtask bench refused`: a function that the checker refuses |
+//! | [`samples`] | `cargo xtask bench samples`: samples and profiles of the release before |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
 //! | [`bat_sizes`], [`bat_loop`] | parts of it: sizes beside llvm-bolt's, optimising again and again |
 
@@ -43,6 +44,7 @@ mod profiles;
 pub mod programs;
 mod refused;
 mod report;
+mod samples;
 pub mod tools;
 
 use std::fs;
@@ -119,6 +121,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "profiles" => return profiles::run(rest),
             "pointers" => return pointers::run(rest),
             "refused" => return refused::run(rest),
+            "samples" => return samples::run(rest),
             "bat" => return bat::run(rest),
             "fleet" => return fleet::run(rest),
             "frontend" => return frontend::run(rest),
