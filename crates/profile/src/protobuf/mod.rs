@@ -43,7 +43,7 @@ pub(crate) fn recognise(start: &[u8]) -> Option<Format> {
     if start.starts_with(simpleperf::MAGIC) {
         return Some(Format::Simpleperf);
     }
-    let mut unpacked = [0; 16];
+    let mut unpacked = [0; 64];
     let start = if start.starts_with(&GZIP) {
         // The file goes on after what is at hand: an error after some bytes is none.
         let mut decoder = MultiGzDecoder::new(start);
@@ -60,7 +60,7 @@ pub(crate) fn recognise(start: &[u8]) -> Option<Format> {
     };
     const FIELD_1: u8 = 0x0a;
     const FIELD_2: u8 = 0x12;
-    let (&field, rest) = start.split_first()?;
+    let (&field, rest) = without_times(start).split_first()?;
     // The length, of up to ten bytes.
     let len = rest.iter().take(10).position(|byte| byte & 0x80 == 0)? + 1;
     let inner = *rest.get(len)?;
@@ -74,6 +74,17 @@ pub(crate) fn recognise(start: &[u8]) -> Option<Format> {
         (FIELD_2, 0x0a) => Some(Format::Otlp),
         _ => None,
     }
+}
+
+/// What follows numbers that Go writes first in a pprof profile: time (field 9), duration (10) and period (12).
+fn without_times(mut start: &[u8]) -> &[u8] {
+    while let Some((0x48 | 0x50 | 0x60, rest)) = start.split_first() {
+        let Some(last) = rest.iter().take(10).position(|byte| byte & 0x80 == 0) else {
+            break;
+        };
+        start = rest.get(last + 1..).unwrap_or_default();
+    }
+    start
 }
 
 /// The message in a file.
@@ -255,6 +266,11 @@ mod tests {
     #[test]
     fn the_first_bytes_tell_the_two_apart() {
         assert_eq!(recognise(b"\x0a\x04\x08\x01\x10\x02"), Some(Format::Pprof));
+        // As Go writes it: the time comes first.
+        let go = b"\x48\x86\xc9\x99\xb3\x90\xec\xd0\xf5\x18\x0a\x04\x08\x01\x10\x02";
+        assert_eq!(recognise(go), Some(Format::Pprof));
+        assert_eq!(recognise(b"\x48\xff\xff\xff"), None);
+        assert_eq!(recognise(b"Hello\n"), None);
         assert_eq!(recognise(b"\x0a\x80\x01\x0a\x02"), Some(Format::Otlp));
         assert_eq!(recognise(b"\x12\x80\x80\x01\x0a\x00"), Some(Format::Otlp));
         assert_eq!(recognise(b"\n\nB 10 20 1 0\n"), None);
