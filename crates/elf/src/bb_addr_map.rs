@@ -84,7 +84,7 @@ pub fn parse(section: &[u8], out: &mut Vec<Function>) -> Result<(), FormatError>
     let mut reader = Reader {
         bytes: Bytes::new(section),
     };
-    while !reader.bytes.is_empty() && reader.bytes.left() > 0 {
+    while !reader.bytes.is_empty() {
         out.push(reader.function()?);
     }
     Ok(())

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 mod support;
-use support::{done, is_installed};
+use support::folder::Folder;
+use support::is_installed;
 
 const SOURCE: &str = r#"#include <stdio.h>
 #include <stdlib.h>
@@ -66,12 +65,8 @@ int main(int c, char **v) {
 }
 "#;
 
-struct Made {
-    dir: tempfile::TempDir,
-}
-
-impl Made {
-    fn new() -> Option<Made> {
+impl Folder {
+    fn made() -> Option<Folder> {
         let tools = [
             "clang-22",
             "ld.lld-22",
@@ -81,43 +76,14 @@ impl Made {
         if !tools.iter().all(|tool| is_installed(tool)) {
             return None;
         }
-        let made = Made {
-            dir: tempfile::tempdir().expect("a temporary directory"),
-        };
+        let made = Folder::new();
         fs::write(made.path("app.c"), SOURCE).expect("the folder is ours");
-        made.compile("app", &["-fbasic-block-address-map", "-Wl,-q"]);
-        made.postlink(&[
-            "instrument",
-            "app",
-            "-o",
-            "app.inst",
-            "--profile",
-            "run.plraw",
-        ]);
-        made.run("./app.inst", &[]);
+        made.build("app", &["-fbasic-block-address-map", "-Wl,-q"]);
+        made.count_run("app", "run.plraw", &[]);
         Some(made)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = done(
-            Command::new(program)
-                .args(arguments)
-                .current_dir(self.dir.path())
-                .env_remove("POSTLINK_PROFILE")
-                .env("NO_COLOR", "1"),
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn postlink(&self, arguments: &[&str]) -> String {
-        self.run(env!("CARGO_BIN_EXE_postlink"), arguments)
-    }
-
-    fn compile(&self, output: &str, flags: &[&str]) {
+    fn build(&self, output: &str, flags: &[&str]) {
         let common = [
             "-g",
             "-O2",
@@ -132,7 +98,7 @@ impl Made {
 
     fn export(&self, to: &str, file: &str) -> String {
         self.postlink(&["export", "app", "-p", "run.plraw", "--to", to, "-o", file]);
-        fs::read_to_string(self.path(file)).expect("a text")
+        self.text(file)
     }
 
     /// The numbers of the blocks in the first range of each function, by the program's own map.
@@ -174,7 +140,7 @@ fn clusters(list: &str, name: &str, cluster: &str) -> Vec<(String, Vec<u32>)> {
 
 #[test]
 fn clang_and_lld_lay_out_as_propellers_files_say() {
-    let Some(made) = Made::new() else { return };
+    let Some(made) = Folder::made() else { return };
     let (v1, v0) = (
         made.export("propeller", "v1"),
         made.export("propeller-v0", "v0"),
@@ -197,7 +163,7 @@ fn clang_and_lld_lay_out_as_propellers_files_say() {
         let flag = format!("-fbasic-block-sections=list={list}");
         let map = "-fbasic-block-address-map";
         let linked = "-Wl,--symbol-ordering-file=order,--no-warn-symbol-ordering";
-        made.compile("again", &[&flag, map, linked]);
+        made.build("again", &[&flag, map, linked]);
         assert_eq!(made.run("./again", &[]), expected);
         let after = made.hot_blocks("again");
         for (function, blocks) in &wanted {
@@ -226,33 +192,12 @@ fn clang_and_lld_lay_out_as_propellers_files_say() {
 
 #[test]
 fn a_program_without_a_map_of_basic_blocks_has_no_clusters() {
-    let Some(made) = Made::new() else { return };
-    made.compile("app", &["-Wl,-q"]);
+    let Some(made) = Folder::made() else { return };
+    made.build("app", &["-Wl,-q"]);
     fs::remove_file(made.path("run.plraw")).expect("the run has written it");
-    made.postlink(&[
-        "instrument",
-        "app",
-        "-o",
-        "app.inst",
-        "--profile",
-        "run.plraw",
-    ]);
-    made.run("./app.inst", &[]);
-    let output = Command::new(env!("CARGO_BIN_EXE_postlink"))
-        .args([
-            "export",
-            "app",
-            "-p",
-            "run.plraw",
-            "--to",
-            "propeller",
-            "-o",
-            "list",
-        ])
-        .current_dir(made.dir.path())
-        .output()
-        .expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
+    made.count_run("app", "run.plraw", &[]);
+    let list = ["--to", "propeller", "-o", "list"];
+    let said = made.refused(&[&["export", "app", "-p", "run.plraw"], &list[..]].concat());
     assert!(
         said.contains("compile it with -fbasic-block-address-map"),
         "{said}"
@@ -262,7 +207,7 @@ fn a_program_without_a_map_of_basic_blocks_has_no_clusters() {
 
 #[test]
 fn a_sample_profile_in_any_form_is_counts_of_the_code_of_its_lines() {
-    let Some(made) = Made::new() else { return };
+    let Some(made) = Folder::made() else { return };
     // From exact counts to a profile by lines, as a compiler gets it.
     made.postlink(&[
         "convert",
@@ -303,7 +248,7 @@ fn a_sample_profile_in_any_form_is_counts_of_the_code_of_its_lines() {
     let mut all: Vec<String> = vec![];
     for form in ["app.prof", "ext", "bin", "gcov", "afdo"] {
         made.postlink(&["convert", form, "--binary", "app", "-o", "lines.fdata"]);
-        let text = fs::read_to_string(made.path("lines.fdata")).expect("a text");
+        let text = made.text("lines.fdata");
         assert!(text.starts_with("no_lbr instructions"), "{form}: {text}");
         all.push(text);
     }
@@ -329,7 +274,7 @@ fn a_sample_profile_in_any_form_is_counts_of_the_code_of_its_lines() {
 }
 
 /// A profile by lines: of each line the exact number of its executions, by our export of coverage.
-fn lines_of_exact_counts(made: &Made) -> String {
+fn lines_of_exact_counts(made: &Folder) -> String {
     let lcov = made.export("lcov", "app.info");
     let counts: BTreeMap<u32, u64> = lcov
         .lines()
