@@ -5,6 +5,7 @@
 //! | [`mod@decode`] | words to [`Insn`]: where control goes, which field holds an address |
 //! | [`branch`] | fields read and written; jumps, calls and nops encoded |
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
+//! | [`places`] | addresses that words could name, wherever they are |
 //! | [`encode`] | the few instructions that are put in, as words |
 //! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |
@@ -55,6 +56,7 @@ pub mod decode;
 pub mod effects;
 pub mod encode;
 mod huge;
+mod places;
 pub mod runtime;
 pub mod site;
 pub mod table;
@@ -63,7 +65,7 @@ pub mod text;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages, Insn, Isa,
-    JumpShape, Memory, OutOfRange, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
+    JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
 };
 
 /// The instruction set.
@@ -141,6 +143,30 @@ impl Decode for AArch64 {
 
     fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {
         table::jump_slot(path, code)
+    }
+
+    // Of one instruction that has the offset in it: a vector.
+    const WIDEST: u64 = 16;
+
+    const INSTRUCTION_ALIGNMENT: u64 = 4;
+
+    const TABLE_ENTRIES: &'static [(u64, u32)] = &[(1, 2), (2, 2), (4, 2), (4, 0), (8, 0)];
+
+    fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
+        places::places(bytes, addr, found);
+    }
+
+    fn in_parts(
+        bytes: &[u8],
+        addr: u64,
+        wanted: &dyn Fn(u64) -> bool,
+        found: &mut dyn FnMut(Place, u64),
+    ) {
+        places::in_parts(bytes, addr, wanted, found);
+    }
+
+    fn numbers(bytes: &[u8], addr: u64, found: &mut dyn FnMut(u64)) {
+        places::numbers(bytes, addr, found);
     }
 
     const STUB_ALIGNMENT: usize = 4;

@@ -69,9 +69,9 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
     }
     if kind.target == Target::Host {
         count_entries(case, kind, built, dir, &plain)?;
-        if !case.needs_relocations {
-            without_relocations(case, kind, built, dir, &plain)?;
-        }
+    }
+    if !case.needs_relocations {
+        without_relocations(case, kind, built, dir, &plain)?;
     }
     if !case.profile_expected {
         return Ok(());
