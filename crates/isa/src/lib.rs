@@ -511,11 +511,9 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// What such stubs are aligned to, in bytes.
     const STUB_ALIGNMENT: usize;
 
-    /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
-    /// descriptor's address.
-    fn may_call_descriptor(_bytes: &[u8]) -> bool {
-        false
-    }
+    /// Whether an instruction may be the call of a TLS descriptor as compilers have it: `before` ends where its bytes
+    /// begin, and is empty where a function does.
+    fn may_call_descriptor(before: &[u8], bytes: &[u8]) -> bool;
 }
 
 /// Writing branches, jumps, calls and fields that hold addresses.

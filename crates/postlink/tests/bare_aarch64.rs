@@ -104,35 +104,69 @@ fn pair(guarded: bool) -> Option<Pair> {
     fs::write(at("app.c"), SOURCE).expect("written");
     let mut compile = Command::new(GCC);
     // Nothing but this file: neither start files nor libraries are made for guarded pages everywhere.
-    compile.args(["-O2", "-fPIE", "-static-pie", "-nostdlib", "-ffreestanding", "-fno-tree-switch-conversion"]);
-    compile.args(["-mbranch-protection=standard", "-Wl,--eh-frame-hdr", "-o", "app", "app.c"]);
+    compile.args([
+        "-O2",
+        "-fPIE",
+        "-static-pie",
+        "-nostdlib",
+        "-ffreestanding",
+        "-fno-tree-switch-conversion",
+    ]);
+    compile.args([
+        "-mbranch-protection=standard",
+        "-Wl,--eh-frame-hdr",
+        "-o",
+        "app",
+        "app.c",
+    ]);
     if guarded {
         compile.arg("-Wl,-z,force-bti");
     }
     done(compile.current_dir(folder.path()));
     let names = done(Command::new("aarch64-linux-gnu-nm").arg(at("app"))).stdout;
     let names = String::from_utf8(names).expect("text");
-    done(Command::new("aarch64-linux-gnu-strip").arg("-s").arg(at("app")));
+    done(
+        Command::new("aarch64-linux-gnu-strip")
+            .arg("-s")
+            .arg(at("app")),
+    );
     let expected = done(&mut run(&at("app"))).stdout;
     let mut instrument = Command::new(POSTLINK);
-    instrument.arg("instrument").arg(at("app")).arg("-o").arg(at("counting"));
+    instrument
+        .arg("instrument")
+        .arg(at("app"))
+        .arg("-o")
+        .arg(at("counting"));
     done(&mut instrument);
     let mut counting = run(&at("counting"));
     let seen = done(counting.env("POSTLINK_PROFILE", at("run.plraw"))).stdout;
     assert_eq!(seen, expected, "while it counts");
     let victim = address(&names, "victim");
     let mut show = Command::new(POSTLINK);
-    show.arg("show").arg(at("run.plraw")).arg("--binary").arg(at("app")).arg("--json");
+    show.arg("show")
+        .arg(at("run.plraw"))
+        .arg("--binary")
+        .arg(at("app"))
+        .arg("--json");
     let shown: serde_json::Value = serde_json::from_slice(&done(&mut show).stdout).expect("JSON");
     let entries = |address: u64| {
         let name = format!("fun_{address:x}");
         let mut all = shown["functions"].as_array().expect("functions").iter();
-        all.find(|f| f["name"] == *name).map(|f| f["entries"].clone())
+        all.find(|f| f["name"] == *name)
+            .map(|f| f["entries"].clone())
     };
-    assert_eq!(entries(victim), Some(739.into()), "counts of what the table leads to are exact");
+    assert_eq!(
+        entries(victim),
+        Some(739.into()),
+        "counts of what the table leads to are exact"
+    );
     assert_eq!(entries(address(&names, "table")), Some(700.into()));
     let mut optimize = Command::new(POSTLINK);
-    optimize.arg("optimize").arg(at("app")).arg("-p").arg(at("run.plraw"));
+    optimize
+        .arg("optimize")
+        .arg(at("app"))
+        .arg("-p")
+        .arg(at("run.plraw"));
     done(optimize.arg("-o").arg(at("out")));
     assert_eq!(done(&mut run(&at("out"))).stdout, expected, "optimised");
     let read = |name: &str| fs::read(at(name)).expect("a file");
@@ -141,7 +175,13 @@ fn pair(guarded: bool) -> Option<Pair> {
     let end = address(&names, "run").max(table);
     let changed = |at: &u64| word(&input, *at) != word(&output, *at);
     let arrivals = (table + 8..end).step_by(4).filter(changed).collect();
-    Some(Pair { spare: address(&names, "spare"), input, output, victim, arrivals })
+    Some(Pair {
+        spare: address(&names, "spare"),
+        input,
+        output,
+        victim,
+        arrivals,
+    })
 }
 
 fn check(input: &[u8], output: &[u8]) -> Report {
@@ -165,12 +205,20 @@ impl Pair {
     fn assert_refused(&self, words: [u32; 2]) {
         let report = self.twin(words);
         assert!(report.failed > 0, "{words:x?} is taken");
-        assert!(report.file_failures.is_empty(), "{:?}", report.file_failures);
+        assert!(
+            report.file_failures.is_empty(),
+            "{:?}",
+            report.file_failures
+        );
     }
 
     #[track_caller]
     fn assert_taken(&self, words: [u32; 2]) {
-        let failures: Vec<String> = self.twin(words).failures().map(|f| f.1.to_string()).collect();
+        let failures: Vec<String> = self
+            .twin(words)
+            .failures()
+            .map(|f| f.1.to_string())
+            .collect();
         assert!(failures.is_empty(), "{words:x?}: {failures:?}");
     }
 }
@@ -207,10 +255,17 @@ fn what_leads_into_an_overwritten_landing_pad_or_reads_it_is_refused() {
     let Some(pair) = pair(true) else { return };
     let report = check(&pair.input, &pair.output);
     assert_eq!(report.basis, Basis::Dynamic);
-    let f = report.functions.iter().find(|f| f.old == pair.victim).expect("it moved");
+    let f = report
+        .functions
+        .iter()
+        .find(|f| f.old == pair.victim)
+        .expect("it moved");
     let entry = f.entry.as_ref().expect("it is told");
     // The landing pad took the place of `paciasp`, and the jump is behind it.
-    assert_eq!((entry.level, &entry.relies_on[..]), (EntryLevel::Long, &["A3", "A4"][..]));
+    assert_eq!(
+        (entry.level, &entry.relies_on[..]),
+        (EntryLevel::Long, &["A3", "A4"][..])
+    );
     let (from, inside) = (pair.spare, pair.victim + 4);
     let by = inside.wrapping_sub(from);
     pair.assert_taken([NOP, NOP]);
@@ -239,10 +294,17 @@ fn what_leads_into_an_overwritten_landing_pad_or_reads_it_is_refused() {
 fn what_reads_an_old_target_of_a_table_is_refused() {
     let Some(pair) = pair(false) else { return };
     let report = check(&pair.input, &pair.output);
-    let f = report.functions.iter().find(|f| f.old == pair.victim).expect("it moved");
+    let f = report
+        .functions
+        .iter()
+        .find(|f| f.old == pair.victim)
+        .expect("it moved");
     let entry = f.entry.as_ref().expect("it is told");
     // Nothing but one instruction was overwritten, `paciasp` where it was one.
-    assert_eq!((entry.level, &entry.relies_on[..]), (EntryLevel::Long, &["A4"][..]));
+    assert_eq!(
+        (entry.level, &entry.relies_on[..]),
+        (EntryLevel::Long, &["A4"][..])
+    );
     assert!(pair.arrivals.len() >= 5, "{:x?}", pair.arrivals);
     for at in [pair.arrivals[0], pair.victim] {
         let by = at.wrapping_sub(pair.spare);
@@ -269,7 +331,10 @@ fn every_fault_in_an_output_without_kept_relocations_is_found() {
             needed.push(Kind::IntoEntryJump);
         }
         for kind in needed {
-            assert!(applied.contains_key(&kind), "{kind:?} was not applied: {applied:?}");
+            assert!(
+                applied.contains_key(&kind),
+                "{kind:?} was not applied: {applied:?}"
+            );
         }
     }
 }

@@ -1019,7 +1019,10 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, wide: &[FuncId]) -> Optio
     let mut own = behind
         .into_iter()
         .filter(|at| cx.patches.owner(*at) == Some(id));
-    let arrivals = f.old.iter().flat_map(|r| cx.arrivals.within(r.start, r.end));
+    let arrivals = f
+        .old
+        .iter()
+        .flat_map(|r| cx.arrivals.within(r.start, r.end));
     let overwritten = own.clone().next().is_some() || arrivals.into_iter().next().is_some();
     Some(EntryReport {
         level: match f.jumps {

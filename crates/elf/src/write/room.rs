@@ -304,7 +304,9 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
 /// Whether a symbol of this name is a place that nothing refers to: a mapping symbol of AArch64, which says that
 /// data begin there, or what the C start files define in a note.
 fn names_nothing(name: &[u8]) -> bool {
-    matches!(name, b"__abi_tag" | b"$d" | b"$x") || name.starts_with(b"$d.") || name.starts_with(b"$x.")
+    matches!(name, b"__abi_tag" | b"$d" | b"$x")
+        || name.starts_with(b"$d.")
+        || name.starts_with(b"$x.")
 }
 
 /// Whether a page can be put below the first segment.

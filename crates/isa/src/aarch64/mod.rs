@@ -65,7 +65,8 @@ pub mod text;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages, Insn, Isa,
-    JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
+    JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError,
+    SiteRef,
 };
 
 /// The instruction set.
@@ -173,6 +174,13 @@ impl Decode for AArch64 {
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
         branch::stub_slot(bytes, addr)
+    }
+
+    fn may_call_descriptor(before: &[u8], bytes: &[u8]) -> bool {
+        // add x0, x0, #low; blr: the four instructions of the sequence are always together.
+        let word = |bytes: &[u8]| bytes.last_chunk().map(|word| u32::from_le_bytes(*word));
+        word(before).is_some_and(|w| w & 0xffc0_03ff == 0x9100_0000)
+            && word(bytes).is_some_and(|w| w & 0xffff_fc1f == 0xd63f_0000)
     }
 
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {

@@ -109,7 +109,9 @@ fn straight(
         };
         match insn.flow {
             Flow::Next => {}
-            Flow::Call { .. } | Flow::IndirectCall if KEPT_BY_CALLS & 1 << register != 0 => continue,
+            Flow::Call { .. } | Flow::IndirectCall if KEPT_BY_CALLS & 1 << register != 0 => {
+                continue;
+            }
             // The page itself is passed on, or gone.
             Flow::Call { .. } | Flow::IndirectCall | Flow::Return => {
                 found(Place::Formed, page);
@@ -175,7 +177,9 @@ mod tests {
 
     fn all(words: &[u32]) -> Vec<(Place, u64)> {
         let mut list = Vec::new();
-        places(&bytes(words), 0x1000, &mut |place, target| list.push((place, target)));
+        places(&bytes(words), 0x1000, &mut |place, target| {
+            list.push((place, target))
+        });
         in_parts(&bytes(words), 0x1000, &|_| true, &mut |place, target| {
             list.push((place, target))
         });
@@ -202,7 +206,9 @@ mod tests {
         );
         // Words at other places are none.
         let mut list = Vec::new();
-        places(&bytes(&words[..1]), 0x1002, &mut |_, target| list.push(target));
+        places(&bytes(&words[..1]), 0x1002, &mut |_, target| {
+            list.push(target)
+        });
         assert_eq!(list, []);
     }
 
@@ -231,7 +237,9 @@ mod tests {
         numbers(&code, 0x1000, &mut |number| list.push(number));
         assert!(list.contains(&0x40_1234), "{list:x?}");
         list.clear();
-        numbers(&bytes(&[0x40_1238, 0]), 0x1000, &mut |number| list.push(number));
+        numbers(&bytes(&[0x40_1238, 0]), 0x1000, &mut |number| {
+            list.push(number)
+        });
         assert!(list.contains(&0x40_1238), "{list:x?}");
     }
 }

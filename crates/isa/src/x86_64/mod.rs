@@ -91,7 +91,7 @@ impl Decode for X86_64 {
         places::places(bytes, addr, found);
     }
 
-    fn may_call_descriptor(bytes: &[u8]) -> bool {
+    fn may_call_descriptor(_before: &[u8], bytes: &[u8]) -> bool {
         // call *(%rax), with prefixes that only fill space
         matches!(bytes, [.., 0xff, 0x10])
     }

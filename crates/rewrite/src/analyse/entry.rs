@@ -174,7 +174,7 @@ fn may_table_lead_into<I: Isa>(program: &Program<'_>, cfg: &Cfg, at: u64, end: u
         let room = (limit(table) - table) / width;
         (0..ENTRIES.min(room))
             .map_while(|i| program.elf.bytes_at(table.wrapping_add(width * i), width))
-            .flat_map(|entry| values(entry))
+            .flat_map(values)
             .any(|value| {
                 let leads = |base: &u64| {
                     let target = base.wrapping_add(value << shift);
@@ -208,11 +208,16 @@ fn formed<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<u64> {
     for piece in function.iter().flat_map(|f| &f.pieces) {
         let piece = &program.pieces[*piece as usize];
         let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
-        I::in_parts(bytes.unwrap_or_default(), piece.start, &|_| true, &mut |place, to| {
-            if place == Place::Formed {
-                formed.push(to);
-            }
-        });
+        I::in_parts(
+            bytes.unwrap_or_default(),
+            piece.start,
+            &|_| true,
+            &mut |place, to| {
+                if place == Place::Formed {
+                    formed.push(to);
+                }
+            },
+        );
     }
     formed.sort_unstable();
     formed.dedup();

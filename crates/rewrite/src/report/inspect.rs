@@ -5,8 +5,8 @@ use postlink_isa::{Isa, Machine, with_isa};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::cfg::Term;
 use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
+use crate::cfg::Term;
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };

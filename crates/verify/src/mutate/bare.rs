@@ -33,7 +33,9 @@ impl Faults<'_> {
             _ => {
                 let sites = self.sites.iter();
                 match self.arm {
-                    true => sites.filter_map(|s| self.led_elsewhere_a64(kind, s)).collect(),
+                    true => sites
+                        .filter_map(|s| self.led_elsewhere_a64(kind, s))
+                        .collect(),
                     false => sites.filter_map(|s| self.led_elsewhere(kind, s)).collect(),
                 }
             }
@@ -62,7 +64,11 @@ impl Faults<'_> {
                 let first = moved_by(w, by).filter(|_| then.base == register)?;
                 let second = self.word(add)? & !(0xfff << 10) | ((to & 0xfff) as u32) << 10;
                 let bytes = [first.to_le_bytes(), second.to_le_bytes()].concat();
-                Some(Edit::new(format!("at {:#x} to {to:#x}", s.addr), s.at, &bytes))
+                Some(Edit::new(
+                    format!("at {:#x} to {to:#x}", s.addr),
+                    s.at,
+                    &bytes,
+                ))
             }
             Kind::IntoEntryJump => {
                 let (Flow::Branch { target, .. } | Flow::Jump(target)) = s.insn.flow else {

@@ -440,7 +440,10 @@ impl Search<'_, '_> {
         let Some(f) = self.cx.function(id).filter(|f| !f.falls_back.is_empty()) else {
             return found;
         };
-        let interiors = f.old.iter().flat_map(|r| self.cx.interiors.within(r.start, r.end));
+        let interiors = f
+            .old
+            .iter()
+            .flat_map(|r| self.cx.interiors.within(r.start, r.end));
         let begin = |(at, _): (InputAddr, FuncId)| {
             // Within a jump of one instruction none begins.
             let first = at.get().next_multiple_of(A::STEP as u64);
@@ -531,7 +534,9 @@ fn addresses_of_pages<A: Arch>(
         let Some(reg) = A::page_register(word) else {
             continue;
         };
-        let page = A::decode(word, at).and_then(|insn| insn.field).map(|f| f.target);
+        let page = A::decode(word, at)
+            .and_then(|insn| insn.field)
+            .map(|f| f.target);
         let Some(page) = page.filter(|page| wanted(*page)) else {
             continue;
         };

@@ -115,8 +115,8 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
 fn arrivals<A: Arch>(cx: &Context<'_>) -> Vec<(Range<InputAddr>, FuncId)> {
     let mut all = Vec::new();
     for (r, id) in cx.old.ranges() {
-        let bytes = |elf: &Elf<'_>| elf.bytes(r.start.get(), r.len()).map(<[u8]>::to_vec);
-        let (Some(old), Some(new)) = (bytes(cx.input), bytes(cx.output)) else {
+        let (at, len) = (r.start.get(), r.len());
+        let (Some(old), Some(new)) = (cx.input.bytes(at, len), cx.output.bytes(at, len)) else {
             continue;
         };
         let words = old.chunks(A::STEP).zip(new.chunks(A::STEP));

@@ -353,12 +353,16 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let mut touched = 0;
         for (r, bytes) in &self.old {
-            for (word, at) in bytes.chunks_exact(A::STEP).zip((r.start.get()..).step_by(A::STEP)) {
+            for (word, at) in bytes
+                .chunks_exact(A::STEP)
+                .zip((r.start.get()..).step_by(A::STEP))
+            {
                 let flow = A::decode(word, at).map(|insn| insn.flow);
                 touched |= match (flow, A::touched(word)) {
                     (Some(Flow::Call(_)), _) => 0,
-                    // All that a call reads itself is its operand, and a return or a jump its own.
-                    (Some(Flow::IndirectCall | Flow::IndirectJump { .. } | Flow::Stop), _) => {
+                    (Some(Flow::Stop), _) => A::return_register(word).map_or(0, |reg| 1 << reg),
+                    // All that a call or a jump itself reads is its operand.
+                    (Some(Flow::IndirectCall | Flow::IndirectJump { .. }), _) => {
                         A::operand(word, at).map_or(u32::MAX, |operand| match operand.0 {
                             Operand::Register(reg) => 1 << reg,
                             Operand::Memory(_) => u32::MAX,

@@ -26,7 +26,10 @@ pub(super) fn visit(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) 
             && let Some(field) = insn.field.filter(|f| f.kind != FieldKind::Page)
         {
             let wide = matches!(insn.flow, Flow::Jump(_) | Flow::Call(_));
-            visit(if wide { Guess::Wide } else { Guess::Relative }, field.target);
+            visit(
+                if wide { Guess::Wide } else { Guess::Relative },
+                field.target,
+            );
         }
     }
 }
@@ -71,10 +74,24 @@ mod tests {
     #[test]
     fn every_word_at_a_multiple_of_four_is_looked_at() {
         // bl, tbnz w1, adr x3, ldr q0 of a literal, b.ne; all to 0x2020.
-        let words = [0x9400_0008, 0x3700_00e1, 0x1000_00c3, 0x9c00_00a0, 0x5400_0081];
-        let kinds = [Guess::Wide, Guess::Narrow, Guess::Formed, Guess::Relative, Guess::Narrow];
+        let words = [
+            0x9400_0008,
+            0x3700_00e1,
+            0x1000_00c3,
+            0x9c00_00a0,
+            0x5400_0081,
+        ];
+        let kinds = [
+            Guess::Wide,
+            Guess::Narrow,
+            Guess::Formed,
+            Guess::Relative,
+            Guess::Narrow,
+        ];
         let mut list = Vec::new();
-        visit(&bytes(&words), 0x2000, &mut |guess, to| list.push((guess, to)));
+        visit(&bytes(&words), 0x2000, &mut |guess, to| {
+            list.push((guess, to))
+        });
         assert_eq!(list, kinds.map(|kind| (kind, 0x2020)));
         // Two bytes before them: the first word that counts begins there, too.
         let shifted = [&[0, 0][..], &bytes(&words)].concat();
