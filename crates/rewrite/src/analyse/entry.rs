@@ -183,7 +183,9 @@ fn may_table_lead_into<I: Isa>(program: &Program<'_>, cfg: &Cfg, at: u64, end: u
                 leads(&table) || bases.iter().any(leads)
             })
     };
-    formed.iter().any(|&table| {
+    // Instructions, read as entries of one byte, lead anywhere; tables of such entries are in data.
+    let is_table = |a: &&u64| I::INSTRUCTION_ALIGNMENT == 1 || !is_code(a);
+    formed.iter().filter(is_table).any(|&table| {
         let mut kinds = I::TABLE_ENTRIES.iter();
         kinds.any(|&(width, shift)| leads(table, width, shift))
     })

@@ -11,7 +11,7 @@
 //! | addresses that two instructions form (AArch64) | of each page with code: straight code behind what forms it; all of the range that adds to the same register, where the page may get farther | the same, within 16 bytes |
 //! | relocations' values, symbols, tags of the dynamic section, the entry point | their tables | be in I |
 //! | landing pads | all exception tables | be in I |
-//! | tables that a function with a jump to old code may use: at each address that it forms, entries of each width that the machine's tables have, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
+//! | tables that a function with a jump to old code may use: at each address that it forms (AArch64: outside of code), entries of each width that the machine's tables have, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
 //! | at a fixed address, numbers | words of data at multiples of four; the ends of instructions, where immediate operands and displacements are; every position elsewhere in code | be in I |
 //!
 //! Covered code is what an unwind entry or a dynamic symbol with a size spans. It is decoded from its first byte,
@@ -456,6 +456,10 @@ impl Search<'_, '_> {
         let is_code = |a: &&u64| self.cx.is_code(**a);
         let labels: Vec<u64> = formed.iter().filter(is_code).copied().collect();
         for &table in &formed {
+            // Where numbers as small as these are entries, instructions would say anything: such tables are in data.
+            if A::STEP > 1 && self.cx.is_code(table) {
+                continue;
+            }
             // A table is in one section.
             let end = self.cx.input.section_at(table).map(|s| s.end());
             for &(width, shift) in A::ENTRIES {
