@@ -98,7 +98,7 @@ pub(crate) struct Known<'a> {
     /// Registers that calls, returns and jumps out of it to other functions do not read.
     pub unread: u32,
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does
-    /// not matter who looks at them when the program is stopped.
+    /// not matter what reads them when the program is stopped.
     pub entered: bool,
     /// Of these registers none is read or written by the function's own code but by calls, so nothing is in them where
     /// one of its jumps continues in old code.
@@ -186,7 +186,7 @@ pub(crate) fn dead<A: Arch>(
                     known.by_convention.set(true);
                     break;
                 }
-                // Old code goes on there, with whatever it needs.
+                // Old code continues there, with whatever it needs.
                 Flow::IndirectJump { .. } if cx.falls_back(&insn) => {
                     let own = known.own.iter().any(|r| r.contains(InputAddr::new(at)));
                     if !own || open.flags != 0 || open.regs & !known.untouched != 0 {
@@ -200,7 +200,7 @@ pub(crate) fn dead<A: Arch>(
                         return false;
                     }
                     if known.entered {
-                        // What goes on at once may hand on what it was given.
+                        // What continues at once may hand on what it was given.
                         if computed && straight <= 3 {
                             return false;
                         }
