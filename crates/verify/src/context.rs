@@ -1,4 +1,5 @@
-//! What every part of the proof looks things up in: both files, the moved functions, and which function owns an address.
+//! What every part of the proof looks things up in: both files, the moved functions, and which function owns an
+//! address.
 
 use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};

@@ -71,6 +71,8 @@ mod arch;
 mod consulted;
 mod context;
 pub mod debug;
+#[cfg(feature = "testing")]
+mod differences;
 mod entries;
 mod files;
 mod liveness;
@@ -931,6 +933,16 @@ fn what_is_seen<A: Arch>(
                 fail(id as FuncId, f.old_entry, f.new_entry(), text);
             }
         }
+    }
+    for (id, f) in cx.functions.iter().enumerate() {
+        let mut own = f.old.iter().map(Range::numbers);
+        let Some((first, last)) = own.find_map(|r| visible.bounds.around(r.start, r.end)) else {
+            continue;
+        };
+        let text = format!(
+            "the function is between {first:#x} and {last:#x}, bounds that the program knows by symbols"
+        );
+        fail(id as FuncId, f.old_entry, f.new_entry(), text);
     }
     found.following = follow.len() as u64;
     found.functions.append(&mut failed);
