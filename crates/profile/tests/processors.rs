@@ -424,7 +424,7 @@ fn a_recording_of_simpleperf_is_read_without_what_only_android_knows() {
     };
     let options = Options::default();
     let plain = aggregate(&record(false).finish(false), &options);
-    let (file, meta) = (b"\x05\0\0\0/app\0", b"simpleperf_version\0001.build.1\0");
+    let (file, meta) = (b"\x05\0\0\0/app\0", b"simpleperf_version\x001.build.1\0");
     let bytes = record(true).with_features(&[file, meta]);
     let ours = aggregate(&bytes, &options);
     assert_eq!(sums(&ours), sums(&plain));

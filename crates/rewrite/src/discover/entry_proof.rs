@@ -18,8 +18,8 @@
 //! in each range of code ([`postlink_isa::Decode::in_parts`]), of pages that have code or sections which could make
 //! way. Old targets of jump tables are overwritten as well, where nothing reads them.
 //!
-//! On x86-64 instruction starts are those of a linear decode from the start of what is covered, and of a decode from the
-//! target of a branch that is none of them: code that jumps over a prefix has some that overlap. What jump tables
+//! On x86-64 instruction starts are those of a linear decode from the start of what is covered, and of a decode from
+//! the target of a branch that is none of them: code that jumps over a prefix has some that overlap. What jump tables
 //! of the function itself hold is looked at with the function ([`crate::analyse`]). That no jump through a table of
 //! another function leads there is assumed, and counted by the checker, which has an analysis of its own.
 //!

@@ -32,11 +32,11 @@ impl Faults<'_> {
             }),
             _ => {
                 let sites = self.sites.iter();
-                match self.arm {
-                    true => sites
-                        .filter_map(|s| self.led_elsewhere_a64(kind, s))
-                        .collect(),
-                    false => sites.filter_map(|s| self.led_elsewhere(kind, s)).collect(),
+                if self.arm {
+                    let elsewhere = |s| self.led_elsewhere_a64(kind, s);
+                    sites.filter_map(elsewhere).collect()
+                } else {
+                    sites.filter_map(|s| self.led_elsewhere(kind, s)).collect()
                 }
             }
         }
