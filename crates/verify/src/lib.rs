@@ -586,6 +586,7 @@ fn prove<'a, A: Arch>(
         new: Index::new(of_new.collect()),
         patches: Index::default(),
         interiors: Index::default(),
+        arrivals: Index::default(),
         reused: Index::default(),
         buried: vec![false; claim.functions.len()],
         code: context::code_ranges(input),
@@ -750,6 +751,7 @@ fn compare_image<A: Arch>(
     if cx.bare {
         // No table may change.
         found.bases.clear();
+        found.dispatches.clear();
         bare::check_functions::<A>(cx, &mut found);
         bare::describing(cx, extents, &mut found);
         let inside = again.as_mut().and_then(Again::inside);
@@ -1027,14 +1029,30 @@ fn basis_of(cx: &Context<'_>) -> Basis {
     }
 }
 
-/// What is at a function's old entry; told where no kept relocations were used. `jumps`: functions with jumps
-/// over old code, ascending.
-fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Option<EntryReport> {
+/// Functions with jumps at old entries over more than one place where an instruction may begin, where no kept
+/// relocations were used; ascending.
+fn wide_jumps<A: Arch>(cx: &Context<'_>) -> Vec<FuncId> {
+    let wide = |r: &Range<InputAddr>| r.start.get() + (A::STEP as u64) < r.end.get();
+    let ranges = cx.patches.ranges().filter(|(r, _)| cx.bare && wide(r));
+    let mut all: Vec<FuncId> = ranges.map(|r| r.1).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What is at a function's old entry; told where no kept relocations were used. `wide`: functions whose jumps
+/// overwrote more than one instruction, ascending.
+fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, wide: &[FuncId]) -> Option<EntryReport> {
     let f = cx.function(id).filter(|_| cx.bare)?;
     let behind = [0, A::LONGEST_PAD].map(|pad| f.old_entry + pad);
     let mut own = behind
         .into_iter()
         .filter(|at| cx.patches.owner(*at) == Some(id));
+    let arrivals = f
+        .old
+        .iter()
+        .flat_map(|r| cx.arrivals.within(r.start, r.end));
+    let overwritten = own.clone().next().is_some() || arrivals.into_iter().next().is_some();
     Some(EntryReport {
         level: if f.jumps {
             EntryLevel::Long
@@ -1042,9 +1060,11 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
             EntryLevel::Led
         },
         at: own.next().filter(|_| f.jumps).map(InputAddr::get),
-        relies_on: match jumps.binary_search(&id) {
-            Ok(_) => vec!["A2", "A3", "A4"],
-            Err(_) => Vec::new(),
+        relies_on: match (wide.binary_search(&id).is_ok(), A::STEP) {
+            (true, 1) => vec!["A2", "A3", "A4"],
+            (true, _) => vec!["A3", "A4"],
+            (false, _) if overwritten => vec!["A4"],
+            (false, _) => Vec::new(),
         },
     })
 }
@@ -1064,8 +1084,10 @@ fn report<A: Arch>(
         failures.entry(id).or_insert(failure);
     }
     let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
+    jumps.extend(cx.arrivals.ranges().map(|r| r.1));
     jumps.sort_unstable();
     jumps.dedup();
+    let wide = wide_jumps::<A>(cx);
     let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
     of_labels.sort_unstable();
     of_labels.dedup();
@@ -1101,8 +1123,9 @@ fn report<A: Arch>(
             let id = id as FuncId;
             let relied_on = [
                 ("A1", true),
-                ("A2", cx.bare && jumps.binary_search(&id).is_ok()),
-                ("A3", cx.bare && jumps.binary_search(&id).is_ok()),
+                // Where instructions have one length, each place where one may begin is looked at.
+                ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
+                ("A3", wide.binary_search(&id).is_ok()),
                 ("A4", jumps.binary_search(&id).is_ok()),
                 ("A7", w.assumed_no_return > 0),
                 ("A8", following.binary_search(&id).is_ok()),
@@ -1143,7 +1166,7 @@ fn report<A: Arch>(
                 assumed_no_return: w.assumed_no_return,
                 // A walk that was given up says nothing about the rest.
                 unreached,
-                entry: entry_report::<A>(cx, id, &jumps),
+                entry: entry_report::<A>(cx, id, &wide),
                 falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
             })
         })
@@ -1152,11 +1175,11 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let by_jumps = if cx.bare { jumps.len() as u64 } else { 0 };
+    let by_jumps = wide.len() as u64;
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
-        ("A2", by_jumps),
+        ("A2", if A::STEP == 1 { by_jumps } else { 0 }),
         ("A3", by_jumps),
         ("A4", jumps.len() as u64),
         ("A7", no_return.count() as u64),

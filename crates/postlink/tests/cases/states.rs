@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | presets | safe without splitting, fast, size, max with every pass | all | all |
 //! | counting | [`MODES`] | all | one |
-//! | without kept relocations (x86-64 alone) | edges counted; then [`BARE`]; size needs relocations | all | edges and one |
+//! | without kept relocations | edges counted; then [`BARE`]; size needs relocations | all | edges and one |
 //! | random layout | a seed by case and kind | one | one |
 
 use std::ffi::OsStr;
@@ -117,7 +117,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path, turn: Turn) -> 
         run::tool(verify, dir, "instrumented.verify")?;
     }
     count(case, kind, built, dir, &plain, turn)?;
-    if kind.target == Target::Host && !case.needs_relocations {
+    if !case.needs_relocations {
         without_relocations(case, kind, built, dir, &plain, turn)?;
     }
     if !case.profile_expected {

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
+use crate::cfg::Term;
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
@@ -111,7 +112,8 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
             let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
             let numbers = a.as_ref().map_or([0; 3], |a| {
                 let led = usize::from(a.entry_patch.is_none());
-                [a.cfg.blocks.len(), led, a.cfg.falls_back.len()]
+                let to_old = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
+                [a.cfg.blocks.len(), led, to_old.count()]
             });
             (FunctionCounters::of(&program, f, &a), numbers)
         })
