@@ -54,6 +54,8 @@ __attribute__((noinline, noipa)) int table(int k, int x) {
     }
     return 0;
 }
+/* Nothing relocates this program: the loader's pointer is only there to be looked at. */
+__attribute__((used)) int (*pointer)(int) = victim;
 __attribute__((used)) void run(void) {
     unsigned sum = 0;
     for (int i = 0; i < 700; i++) sum += table(i % 18, i) + victim(i);
@@ -112,16 +114,13 @@ fn pair(guarded: bool) -> Option<Pair> {
         "-ffreestanding",
         "-fno-tree-switch-conversion",
     ]);
-    compile.args([
-        "-mbranch-protection=standard",
-        "-Wl,--eh-frame-hdr",
-        "-o",
-        "app",
-        "app.c",
-    ]);
-    if guarded {
-        compile.arg("-Wl,-z,force-bti");
-    }
+    compile.args(["-Wl,--eh-frame-hdr", "-o", "app", "app.c"]);
+    // Of one file alone, the linker guards all pages if the file asks for landing pads.
+    compile.arg(if guarded {
+        "-mbranch-protection=standard"
+    } else {
+        "-mbranch-protection=pac-ret"
+    });
     done(compile.current_dir(folder.path()));
     let names = done(Command::new("aarch64-linux-gnu-nm").arg(at("app"))).stdout;
     let names = String::from_utf8(names).expect("text");
@@ -326,6 +325,13 @@ fn every_fault_in_an_output_without_kept_relocations_is_found() {
             Kind::FallBackUnclaimed,
             Kind::LabelJumpToWrongBlock,
             Kind::EntryJumpToWrongFunction,
+            Kind::TableScale,
+            Kind::TableBaseOff,
+            Kind::PageOff,
+            Kind::PageOffsetOff,
+            Kind::RelocAddendOff,
+            Kind::RelocPlaceOff,
+            Kind::ChangedData,
         ];
         if guarded {
             needed.push(Kind::IntoEntryJump);
@@ -336,5 +342,63 @@ fn every_fault_in_an_output_without_kept_relocations_is_found() {
                 "{kind:?} was not applied: {applied:?}"
             );
         }
+    }
+}
+
+impl Pair {
+    /// The verdict where words of the output alone are others.
+    fn spoilt(&self, at: u64, words: &[u32]) -> Report {
+        let mut output = self.output.clone();
+        for (i, w) in words.iter().enumerate() {
+            let at = at as usize + 4 * i;
+            output[at..at + 4].copy_from_slice(&w.to_le_bytes());
+        }
+        check(&self.input, &output)
+    }
+}
+
+#[test]
+fn a_changed_instruction_of_code_that_stays_is_found() {
+    let Some(pair) = pair(false) else { return };
+    // `nop`, which is nobody's, and `bti c` and `svc` of the start-up code's bodies.
+    assert!(check(&pair.input, &pair.output).is_proved());
+    assert!(pair.spoilt(pair.spare, &[NOP]).is_proved());
+    assert!(!pair.spoilt(pair.spare, &[0xd503_203f]).is_proved());
+    // Behind the jump of a function that moved: `lsl w0, w0, #1` is `lsl w0, w0, #2`.
+    let behind = pair.victim + 8;
+    let as_it_was = word(&pair.input, behind);
+    assert_eq!(as_it_was, 0x531f_7800);
+    assert!(pair.spoilt(behind, &[as_it_was]).is_proved());
+    assert!(!pair.spoilt(behind, &[0x531e_7400]).is_proved());
+}
+
+#[test]
+fn a_veneer_that_leads_elsewhere_is_found() {
+    let Some(pair) = pair(false) else { return };
+    let report = check(&pair.input, &pair.output);
+    let mut functions = report.functions.iter();
+    let new = functions
+        .find(|f| f.old == pair.victim)
+        .expect("it moved")
+        .new;
+    let at = pair.victim;
+    // `adrp x16, …; add x16, x16, #…; br x16`, as where a branch does not reach.
+    let veneer = [adrp(at, new) | 16, add(new) | 16 << 5 | 16, 0xd61f_0200];
+    let failures: Vec<String> = pair
+        .spoilt(at, &veneer)
+        .failures()
+        .map(|f| f.1.to_string())
+        .collect();
+    assert!(failures.is_empty(), "{failures:?}");
+    let [page, low, jump] = veneer;
+    for other in [
+        [adrp(at, new + 0x1000) | 16, low, jump],
+        [page, low ^ 1 << 12, jump],
+        // Another register, a call, and one that the caller passes something in.
+        [page, low, 0xd61f_0220],
+        [page, low, 0xd63f_0200],
+        [page & !31, low & !(31 << 5 | 31), 0xd61f_0000],
+    ] {
+        assert!(!pair.spoilt(at, &other).is_proved(), "{other:x?} is taken");
     }
 }

@@ -310,7 +310,7 @@ pub fn frames_of_stubs(folder: &Folder, mode: &str) -> (usize, usize) {
     places.sort_unstable();
     assert_eq!(fde.start + fde.len, places.last().unwrap().1);
     let mut other = 0;
-    for &(from..to) in &places {
+    for &(from, to) in &places {
         assert_eq!(row_at(from), initial, "at {from:#x}");
         assert!(ends(from - 1), "in front of {from:#x}");
         // But for the stub of `_start`, after which there is nothing: a counter and what was taken from it.
