@@ -54,6 +54,7 @@ _start:
     mov x0, #0
     mov x8, #93
     svc #0
+    udf #0
     .cfi_endproc
     .size _start, .-_start
 
