@@ -70,7 +70,8 @@ mod walk;
 pub use progress::walked;
 pub use report::{
     Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
-    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict, assumption_ids,
+    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, TableBound, TableReport,
+    Verdict, assumption_ids,
 };
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
@@ -731,6 +732,7 @@ fn compare_image<A: Arch>(
         // No table may change.
         found.bases.clear();
         bare::check_functions::<A>(cx, &mut found);
+        bare::check_tables(cx, &mut found);
         bare::describing(cx, extents, &mut found);
         let inside = again.as_mut().and_then(Again::inside);
         let inside = inside.unwrap_or_else(|| inside::search::<A>(cx));
@@ -1074,6 +1076,8 @@ fn report<A: Arch>(
                 ("A2", cx.bare && jumps.binary_search(&id).is_ok()),
                 ("A3", cx.bare && jumps.binary_search(&id).is_ok()),
                 ("A4", jumps.binary_search(&id).is_ok()),
+                ("A5", w.kept_by_calls),
+                ("A6", w.behind_tables),
                 ("A7", w.assumed_no_return > 0),
                 ("A8", following.binary_search(&id).is_ok()),
                 ("A9", of_labels.binary_search(&id).is_ok()),
@@ -1115,6 +1119,7 @@ fn report<A: Arch>(
                 unreached,
                 entry: entry_report::<A>(cx, id, &jumps),
                 falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
+                tables: w.tables.clone(),
             })
         })
         .collect();
@@ -1126,12 +1131,16 @@ fn report<A: Arch>(
         true => jumps.len() as u64,
         false => 0,
     };
+    let counted =
+        |rests: &dyn Fn(&Walked) -> bool| walked.iter().filter(|w| rests(w)).count() as u64;
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
         ("A2", by_jumps),
         ("A3", by_jumps),
         ("A4", jumps.len() as u64),
+        ("A5", counted(&|w| w.kept_by_calls)),
+        ("A6", counted(&|w| w.behind_tables)),
         ("A7", no_return.count() as u64),
         ("A8", found.following),
         ("A9", of_labels.len() as u64),

@@ -155,7 +155,7 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
 fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> bool {
     /// More entries than this no table has.
     const ENTRIES: u64 = 4096;
-    if cfg.falls_back.is_empty() {
+    if cfg.falls_back.is_empty() && cfg.own_tables.is_empty() {
         return false;
     }
     let formed = cfg.fields.iter().filter(|f| f.role == Use::Address);

@@ -9,6 +9,7 @@ use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape};
 use rustc_hash::FxHashMap;
 
 use super::build::{FunctionCode, RelativeTable};
+use super::own_tables::OwnTable;
 use super::targets::{absolute_table, along_branch, anchored};
 use crate::pin::Pin;
 
@@ -29,7 +30,7 @@ pub(super) struct IndirectJumps {
 /// Finds the targets of all indirect jumps. `leaders` are those known so far, ascending.
 pub(super) fn resolve<I: Isa>(
     code: &FunctionCode<'_, '_>,
-    tables: &[RelativeTable],
+    (tables, own_tables): (&[RelativeTable], &[OwnTable]),
     leaders: &[u64],
 ) -> Result<IndirectJumps, Pin> {
     let anchors: Vec<(u64, bool)> = code
@@ -52,6 +53,15 @@ pub(super) fn resolve<I: Isa>(
         formed,
         found: IndirectJumps::default(),
     };
+    for table in own_tables {
+        let inside = table.entries.iter().map(|e| e.target);
+        let mut targets: Vec<u64> = inside.filter(|a| code.begins(*a)).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let leaves = table.guarded || table.entries.iter().any(|e| !code.begins(e.target));
+        let jump = (Some(resolver.dispatch(targets)), leaves);
+        resolver.found.by_address.insert(table.jump, jump);
+    }
     for &(from, to) in code.pieces {
         for k in from..to {
             if code.insns[k].flow == Flow::IndirectJump {
@@ -89,6 +99,9 @@ impl Resolver<'_, '_> {
     fn jump<I: Isa>(&mut self, from: usize, k: usize) -> Result<(), Pin> {
         let code = self.code;
         let insn = code.insns[k];
+        if self.found.by_address.contains_key(&insn.addr) {
+            return Ok(());
+        }
         let imports = &code.program.imports;
         let imported = insn.field.is_some_and(|x| imports.contains_key(&x.target));
         let no_tables = !code.program.refs.kept

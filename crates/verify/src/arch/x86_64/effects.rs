@@ -135,7 +135,7 @@ fn width(insn: &Instruction) -> u8 {
 
 /// Registers that are read, and that are overwritten, without being written in the instruction. `None`:
 /// unknown, or all.
-fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
+pub(super) fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
     use Opcode::*;
     Some(match insn.opcode() {
         // The product of bytes is in `ax`, that of words in parts of `dx` and `ax`.
