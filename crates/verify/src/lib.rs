@@ -891,7 +891,8 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && cx.patches.owner(old) != Some(id)
-            && (!cx.has_fall_back(id) || visible.describes_insides && cx.bare)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old)
+                || visible.describes_insides && cx.bare)
         {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"

@@ -58,7 +58,7 @@ pub fn build<I: Isa>(
     collect_leaders(&code, &tables, leaders);
     let own_tables = own_tables::find::<I>(&code);
     let inside = own_tables.iter().flat_map(|t| &t.entries);
-    leaders.extend(inside.map(|e| e.target).filter(|a| code.begins(*a)));
+    leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
     sort(leaders);
     let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders)?;
     if program.refs.kept {
@@ -74,6 +74,7 @@ pub fn build<I: Isa>(
     mark(&mut cfg, &code, &tables, &jumps, index);
     cfg.own_tables = own_tables;
     let entries = cfg.own_tables.iter_mut().flat_map(|t| &mut t.entries);
+    let entries = entries.filter(|e| e.inside);
     entries.for_each(|e| e.block = index.get(&e.target).copied());
     mark_unlikely(&mut cfg);
     exclusive::mark_regions(&mut cfg, code.insns);
@@ -148,15 +149,6 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
     /// Whether an address is in one of the pieces.
     pub fn contains(&self, addr: u64) -> bool {
         self.ranges.iter().any(|r| addr >= r.0 && addr < r.1)
-    }
-
-    /// Whether an instruction begins at an address.
-    pub fn begins(&self, addr: u64) -> bool {
-        let pieces = self.pieces.iter().map(|p| &self.insns[p.0..p.1]);
-        let mut pieces = pieces.zip(&self.ranges);
-        pieces.any(|(insns, r)| {
-            addr >= r.0 && addr < r.1 && insns.binary_search_by_key(&addr, |i| i.addr).is_ok()
-        })
     }
 
     /// An instruction's bytes.

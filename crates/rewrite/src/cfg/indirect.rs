@@ -54,11 +54,11 @@ pub(super) fn resolve<I: Isa>(
         found: IndirectJumps::default(),
     };
     for table in own_tables {
-        let inside = table.entries.iter().map(|e| e.target);
-        let mut targets: Vec<u64> = inside.filter(|a| code.begins(*a)).collect();
+        let inside = table.entries.iter().filter(|e| e.inside);
+        let mut targets: Vec<u64> = inside.map(|e| e.target).collect();
         targets.sort_unstable();
         targets.dedup();
-        let leaves = table.guarded || table.entries.iter().any(|e| !code.begins(e.target));
+        let leaves = table.guarded || table.entries.iter().any(|e| !e.inside);
         let jump = (Some(resolver.dispatch(targets)), leaves);
         resolver.found.by_address.insert(table.jump, jump);
     }

@@ -66,7 +66,9 @@ pub struct OwnEntry {
     pub stored: u64,
     /// Where that leads.
     pub target: u64,
-    /// The block there, if it is one of the function.
+    /// That is a place of the function which a jump may lead to.
+    pub inside: bool,
+    /// The block there, if it is.
     pub block: Option<super::graph::BlockId>,
 }
 
@@ -196,6 +198,7 @@ impl<'a, 'd> Search<'a, 'd> {
             let mut to: Vec<usize> = table
                 .entries
                 .iter()
+                .filter(|e| e.inside)
                 .filter_map(|e| self.index.get(&e.target).copied())
                 .collect();
             to.sort_unstable();
@@ -223,7 +226,7 @@ impl<'a, 'd> Search<'a, 'd> {
         found.sort_unstable();
         let starts: Vec<u64> = found.iter().map(|f| f.3).collect();
         let tables = found.iter().filter_map(|&(jump, load, base, table)| {
-            self.table(
+            self.table::<I>(
                 jump,
                 load,
                 base,
@@ -235,8 +238,64 @@ impl<'a, 'd> Search<'a, 'd> {
         tables.collect()
     }
 
+    /// Registers and flags that a jump through a table of its own leaves otherwise than through the old one: what is
+    /// loaded, the sum, and what the addition says.
+    fn changed_by<I: Isa>(&self, jump: usize, load: u32) -> RegSet {
+        let register = |r: u8| RegSet(1 << r);
+        let insn = &self.code.insns[jump];
+        let to = I::jump_register(self.code.bytes(insn), insn);
+        let (_, shape) = self.loads[load as usize];
+        let both = [to, shape.to].into_iter().flatten().map(register);
+        let set = both.fold(RegSet::EMPTY, RegSet::or);
+        match shape.width {
+            4 => set.or(I::FLAGS),
+            _ => set,
+        }
+    }
+
+    /// Whether code at an instruction reads what a jump that leads there has changed, up to calls and what leaves.
+    /// Compilers write none that does; what only looks like a table's entry may lead to such.
+    fn may_read<I: Isa>(&self, from: usize, changed: RegSet) -> bool {
+        const MOST: usize = 200;
+        let insns = self.code.insns;
+        let mut work = vec![(from, changed)];
+        let mut steps = 0;
+        while let Some((mut k, mut open)) = work.pop() {
+            while open != RegSet::EMPTY && steps < MOST {
+                steps += 1;
+                let insn = &insns[k];
+                let target = match insn.flow {
+                    Flow::Next => None,
+                    Flow::Jump { target }
+                    | Flow::CondJump { target, .. }
+                    | Flow::ShortCond { target } => self.index.get(&target).copied(),
+                    _ => break,
+                };
+                let effects = I::effects(self.code.bytes(insn), insn);
+                if effects.reads.meets(open) {
+                    return true;
+                }
+                // A part that is overwritten is what is read afterwards.
+                let parts = RegSet(u64::from(self.values[k].writes));
+                open = open.minus(effects.kills).minus(parts);
+                let next = insns.get(k + 1).filter(|next| next.addr == insn.end());
+                let falls = next.map(|_| k + 1);
+                let falls = falls.filter(|_| !matches!(insn.flow, Flow::Jump { .. }));
+                k = match (target, falls) {
+                    (Some(to), Some(next)) => {
+                        work.push((to, open));
+                        next
+                    }
+                    (Some(to), None) | (None, Some(to)) => to,
+                    (None, None) => break,
+                };
+            }
+        }
+        false
+    }
+
     /// Reads a table.
-    fn table(
+    fn table<I: Isa>(
         &self,
         jump: usize,
         load: u32,
@@ -267,10 +326,15 @@ impl<'a, 'd> Search<'a, 'd> {
             Some(OwnEntry {
                 stored,
                 target,
+                inside: true,
                 block: None,
             })
         };
-        let leads = |e: &OwnEntry| self.index.contains_key(&e.target);
+        let changed = self.changed_by::<I>(jump, load);
+        let leads = |e: &OwnEntry| {
+            let to = self.index.get(&e.target);
+            to.is_some_and(|to| !self.may_read::<I>(*to, changed))
+        };
         let guarded = most >= room;
         let entries: Vec<OwnEntry> = if guarded {
             // Its flags would be others where an addition does not change them anyhow.
@@ -281,7 +345,12 @@ impl<'a, 'd> Search<'a, 'd> {
             let limit = next.map_or(room, |next| room.min((next - table) / width));
             (0..limit).map_while(entry).take_while(leads).collect()
         } else {
-            (0..=most).map_while(entry).collect()
+            let left = |e: OwnEntry| OwnEntry {
+                // Else it goes on in old code.
+                inside: leads(&e),
+                ..e
+            };
+            (0..=most).map_while(entry).map(left).collect()
         };
         let whole = guarded && entries.len() >= 2 || entries.len() as u64 == most.saturating_add(1);
         let insn = &self.code.insns[at];

@@ -247,6 +247,10 @@ pub(crate) struct Leaves {
     pub compares: Option<(u8, u8, u64)>,
     /// It writes no flag for certain.
     pub keeps_flags: bool,
+    /// The low 8 bits of these registers are overwritten, and what was in them is not read.
+    pub low: u32,
+    /// These registers are read beyond their low 8 bits.
+    pub wide: u32,
 }
 
 /// What an instruction leaves in a register, whole. Numbers are unsigned, bits are counted from the lowest.
@@ -404,6 +408,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
             left: None,
             compares: None,
             keeps_flags: false,
+            low: 0,
+            wide: u32::MAX,
         }
     }
 

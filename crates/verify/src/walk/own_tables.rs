@@ -491,6 +491,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let leaves = A::leaves(bytes, at.get());
         values.after(&leaves);
         values.foreign &= !effects.kills;
+        values.low = (values.low | leaves.low) & values.foreign;
         values.foreign_flags &= !effects.flag_kills;
         if let Some(number) = self.own.loads.get(&at)
             && let Some(to) = A::table_load(bytes).and_then(|load| load.to)
@@ -601,7 +602,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             insn.flow,
             Flow::Call(_) | Flow::IndirectCall | Flow::Stop | Flow::IndirectJump { .. }
         );
-        if reads & values.foreign != 0 && self.summed(bytes, values).is_none() {
+        // The low bits of some may be the program's own.
+        let low = values.low & !A::leaves(bytes, at.get()).wide;
+        if reads & values.foreign & !low != 0 && self.summed(bytes, values).is_none() {
             return wrong("what was loaded from a jump table of new code's own is read");
         }
         if !calls && effects.flag_reads & values.foreign_flags != 0 {

@@ -111,6 +111,8 @@ pub(super) struct Values {
     compared: Option<(u8, u8, u64)>,
     /// Registers that hold something else than in the old program, one bit each.
     pub foreign: u32,
+    /// Of those: their low 8 bits hold what they do there.
+    pub low: u32,
     /// Flags that do.
     pub foreign_flags: u8,
 }
@@ -121,6 +123,7 @@ impl Values {
         registers: [Known::NOTHING; REGISTERS],
         compared: None,
         foreign: 0,
+        low: 0,
         foreign_flags: 0,
     };
 
@@ -241,6 +244,7 @@ impl Values {
             known.fact = Some(fact);
         }
         self.foreign |= 1 << register;
+        self.low &= !(1 << register);
     }
 
     /// The same where a branch on the comparison in the flags has shown this bound of it.
@@ -296,7 +300,10 @@ impl Values {
             }
         }
         self.compared = self.compared.filter(|c| other.compared == Some(*c));
+        // What is not foreign has its low bits as well.
+        self.low = (self.low | !self.foreign) & (other.low | !other.foreign);
         self.foreign |= other.foreign;
+        self.low &= self.foreign;
         self.foreign_flags |= other.foreign_flags;
         *self != before
     }
@@ -312,6 +319,8 @@ mod tests {
             left: Some((to, left)),
             compares: None,
             keeps_flags: true,
+            low: 0,
+            wide: 0,
         }
     }
 
@@ -321,6 +330,8 @@ mod tests {
             left: None,
             compares: Some((register, bits, number)),
             keeps_flags: false,
+            low: 0,
+            wide: 0,
         }
     }
 

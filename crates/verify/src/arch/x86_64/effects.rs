@@ -46,7 +46,7 @@ fn bit(reg: RegSpec) -> u32 {
 }
 
 /// Registers that an operand needs, be it written or read: those of its address.
-fn address(operand: &Operand) -> u32 {
+pub(super) fn address(operand: &Operand) -> u32 {
     match *operand {
         Operand::MemDeref { base }
         | Operand::Disp { base, .. }

@@ -5,7 +5,7 @@
 //! may write is not known.
 
 use super::super::{IndexGuard, Leaves, Left, TableLoad};
-use super::effects::{effects, general, implicit};
+use super::effects::{address, effects, general, implicit};
 use super::steps::{immediate, memory, plain, whole};
 use super::{Flow, X86_64, decode_raw, prefix_len};
 use crate::arch::Arch;
@@ -64,6 +64,8 @@ pub(super) fn leaves(bytes: &[u8], addr: u64) -> Leaves {
         left: None,
         compares: None,
         keeps_flags: false,
+        low: 0,
+        wide: u32::MAX,
     };
     let Some((insn, len)) = decode_raw(bytes) else {
         return everything;
@@ -75,6 +77,8 @@ pub(super) fn leaves(bytes: &[u8], addr: u64) -> Leaves {
         left: left(&insn, bytes, addr).filter(|left| writes >> left.0 & 1 != 0),
         compares: compares(&insn),
         keeps_flags: keeps_flags(&insn, bytes, addr),
+        low: low(&insn, bytes),
+        wide: wide(&insn),
     }
 }
 
@@ -100,12 +104,43 @@ fn keeps_flags(insn: &Instruction, bytes: &[u8], addr: u64) -> bool {
     moves || any && effects(bytes).flag_kills == 0
 }
 
+/// Registers whose low 8 bits an instruction overwrites without reading them.
+fn low(insn: &Instruction, bytes: &[u8]) -> u32 {
+    match register(&insn.operand(0)) {
+        Some((to, 8)) if writes(insn) >> to & 1 != 0 => (1 << to) & !effects(bytes).reads,
+        _ => 0,
+    }
+}
+
+/// Registers of which an instruction reads more than the low 8 bits: those of addresses, and those that are wider, or
+/// not named, be they read or not.
+fn wide(insn: &Instruction) -> u32 {
+    let Some((read, _)) = implicit(insn) else {
+        return u32::MAX;
+    };
+    let of = |i: u8| {
+        let operand = insn.operand(i);
+        match (&operand, register(&operand)) {
+            (_, Some((_, 8))) => 0,
+            (Operand::Register { reg } | Operand::RegisterMaskMerge { reg, .. }, _) => {
+                general(*reg).map_or(0, |r| r.0)
+            }
+            _ => address(&operand),
+        }
+    };
+    (0..insn.operand_count().min(4)).fold(read, |set, i| set | of(i))
+}
+
 fn compares(insn: &Instruction) -> Option<(u8, u8, u64)> {
     if insn.opcode() != Opcode::CMP {
         return None;
     }
     let (reg, bits) = register(&insn.operand(0))?;
-    let number = immediate(&insn.operand(1))?;
+    let number = match insn.operand(1) {
+        Operand::ImmediateI16 { imm } => i64::from(imm),
+        Operand::ImmediateU16 { imm } => i64::from(imm),
+        other => immediate(&other)?,
+    };
     Some((reg, bits, number as u64 & ones(bits)))
 }
 
@@ -331,6 +366,13 @@ mod tests {
             "cmp al,0x20"
         );
         assert_eq!(leaves(b"\x80\xfc\x20", 0).compares, None, "cmp ah,0x20");
+        let compared = leaves(b"\x66\x81\xfa\xcb\x00", 0).compares;
+        assert_eq!(compared, Some((2, 16, 0xcb)), "cmp dx,0xcb");
+        // sete dl; or dl,cl; or edx,ecx
+        assert_eq!(leaves(b"\x0f\x94\xc2", 0).low, 1 << 2);
+        assert_eq!(leaves(b"\x08\xca", 0).low, 0);
+        assert_eq!(leaves(b"\x08\xca", 0).wide, 0);
+        assert_eq!(leaves(b"\x09\xca", 0).wide, 6);
         assert_eq!(leaves(b"\xf7\xe1", 0).writes, 1 | 1 << 2, "mul ecx");
         assert_eq!(leaves(b"\x0f\x05", 0).writes, 0xffff, "syscall");
     }
