@@ -65,7 +65,7 @@ pub(super) fn address(operand: &Operand) -> u32 {
 }
 
 /// Instructions that overwrite their first operand without reading it.
-fn writes_first(insn: &Instruction) -> bool {
+pub(super) fn writes_first(insn: &Instruction) -> bool {
     use Opcode::*;
     match insn.opcode() {
         MOV | MOVZX | MOVSX | MOVSXD | LEA | POP | MOVD | MOVQ | VMOVD | VMOVQ | MOVMSKPS

@@ -5,7 +5,7 @@
 //! may write is not known.
 
 use super::super::{IndexGuard, Leaves, Left, TableLoad};
-use super::effects::{address, effects, general, implicit};
+use super::effects::{address, effects, general, implicit, writes_first};
 use super::steps::{immediate, memory, plain, whole};
 use super::{Flow, X86_64, decode_raw, prefix_len};
 use crate::arch::Arch;
@@ -113,7 +113,7 @@ fn low(insn: &Instruction, bytes: &[u8]) -> u32 {
 }
 
 /// Registers of which an instruction reads more than the low 8 bits: those of addresses, and those that are wider, or
-/// not named, be they read or not.
+/// not named, be they read or not, but for one that is only written.
 fn wide(insn: &Instruction) -> u32 {
     let Some((read, _)) = implicit(insn) else {
         return u32::MAX;
@@ -122,6 +122,7 @@ fn wide(insn: &Instruction) -> u32 {
         let operand = insn.operand(i);
         match (&operand, register(&operand)) {
             (_, Some((_, 8))) => 0,
+            (Operand::Register { .. }, _) if i == 0 && writes_first(insn) => 0,
             (Operand::Register { reg } | Operand::RegisterMaskMerge { reg, .. }, _) => {
                 general(*reg).map_or(0, |r| r.0)
             }
@@ -373,6 +374,8 @@ mod tests {
         assert_eq!(leaves(b"\x08\xca", 0).low, 0);
         assert_eq!(leaves(b"\x08\xca", 0).wide, 0);
         assert_eq!(leaves(b"\x09\xca", 0).wide, 6);
+        // movzx eax,al
+        assert_eq!(leaves(b"\x0f\xb6\xc0", 0).wide, 0);
         assert_eq!(leaves(b"\xf7\xe1", 0).writes, 1 | 1 << 2, "mul ecx");
         assert_eq!(leaves(b"\x0f\x05", 0).writes, 0xffff, "syscall");
     }
