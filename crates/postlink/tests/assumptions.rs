@@ -462,6 +462,7 @@ const NO_RELOCATIONS: &[&str] = &["--relocations", "none"];
 fn a_call_changes_the_register_with_the_base_of_a_table() {
     Attack {
         both: NO_RELOCATIONS,
+        optimize: None,
         ..Attack::of("A5", A5)
     }
     .succeeds();
