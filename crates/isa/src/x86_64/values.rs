@@ -193,7 +193,9 @@ pub fn table_load(bytes: &[u8], insn: &Insn) -> Option<TableLoad> {
         8
     };
     let whole = |r: Register| general(r).filter(|r| r.1 == 64).map(|r| r.0);
-    let plain = i.op_kind(memory) == OpKind::Memory && i.segment_prefix() == Register::None;
+    let plain = i.op_kind(memory) == OpKind::Memory
+        // `notrack` is written as one, too.
+        && matches!(i.segment_prefix(), Register::None | Register::DS);
     if !plain || i.memory_index_scale() != u32::from(width) {
         return None;
     }
