@@ -139,7 +139,7 @@ pub fn instrument_coverage(
     let mut job = prepare_coverage(&input.elf, options, phases).with_context(named)?;
     let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
     // The map first: a program without its map is of no use.
-    postlink_profile::output::atomically(map, |out| out.write_all(&done.report.map))?;
+    postlink_profile::write_atomically(map, |out| out.write_all(&done.report.map))?;
     put_in_place(file, target)?;
     Ok(done)
 }
@@ -208,15 +208,14 @@ fn until_proved<R>(
         let report = job
             .write(&file, input.mode & 0o777, onto, phases)
             .with_context(|| input.path.display().to_string())?;
-        let certificate = match job.is_checked(proof.wanted) {
-            true => {
-                let output = Input::open(&file)?;
-                let before = remembered.take();
-                let (certificate, kept) = prove_written(input, &output, before, proof, phases)?;
-                remembered = Some(kept);
-                Some(certificate)
-            }
-            false => None,
+        let certificate = if job.is_checked(proof.wanted) {
+            let output = Input::open(&file)?;
+            let before = remembered.take();
+            let (certificate, kept) = prove_written(input, &output, before, proof, phases)?;
+            remembered = Some(kept);
+            Some(certificate)
+        } else {
+            None
         };
         let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
             let mut cautions = installed::checks_of(input);
@@ -319,7 +318,7 @@ pub fn save_certificate(path: Option<&Path>, certificate: Option<&Report>) -> Re
     fs::write(path, certificate.to_json() + "\n").with_context(|| path.display().to_string())
 }
 
-/// What the rewriter is told of a certificate.
+/// The part of a certificate that the rewriter acts on.
 fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
     let first = certificate.file_failures.first();
     let counting = first.filter(|f| f.check == Check::Counting);

@@ -4,7 +4,7 @@
 //! by gcc and clang with DWARF 4 and 5, profiled and optimised with all presets. The checker has compared
 //! both files' debug information then; here other people's readers do: for each byte of code that moved,
 //! `llvm-symbolizer` and `addr2line` must give the same chain of functions, files and lines as for the byte
-//! of the input that it stands for, and gdb must stop at the same places and show the same values.
+//! of the input that it represents, and gdb must stop at the same places and show the same values.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -96,9 +96,10 @@ fn moves_of(output: &Path) -> Vec<Move> {
 fn pairs(output: &Path) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     for m in moves_of(output) {
-        match m.old_len == m.new_len {
-            true => out.extend((0..m.old_len).map(|i| (m.old + i, m.new + i))),
-            false => out.push((m.old, m.new)),
+        if m.old_len == m.new_len {
+            out.extend((0..m.old_len).map(|i| (m.old + i, m.new + i)))
+        } else {
+            out.push((m.old, m.new))
         }
     }
     assert!(

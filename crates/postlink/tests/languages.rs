@@ -206,9 +206,10 @@ fn run(command: &mut Command) -> Result<Output, String> {
 /// Runs something that must succeed.
 fn done(command: &mut Command) -> Result<Output, String> {
     let output = run(command)?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(format!("{command:?}: {}\n{}", output.status, text(&output))),
+    if output.status.success() {
+        Ok(output)
+    } else {
+        Err(format!("{command:?}: {}\n{}", output.status, text(&output)))
     }
 }
 

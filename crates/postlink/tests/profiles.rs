@@ -560,7 +560,7 @@ fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
     }
 }
 
-/// The records of a profile by names as samples by address: branches, and runs where the code goes on. One of so many.
+/// The records of a profile by names as samples by address: branches, and runs where the code continues. One of so many.
 fn by_address(folder: &Folder, name: &str, fdata: &str, scale: u64) -> String {
     let symbols = folder.run(Path::new("nm"), &[name]);
     let address = |name: &str| {

@@ -292,9 +292,10 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         probes: &mut Peekable<impl Iterator<Item = Probe>>,
         out: &mut Vec<u8>,
     ) {
-        let name = match self.listing.canonical {
-            true => names::canonical(symbol.name),
-            false => symbol.name,
+        let name = if self.listing.canonical {
+            names::canonical(symbol.name)
+        } else {
+            symbol.name
         };
         if self.listing.only.is_some_and(|only| !only.contains(name)) {
             return;
@@ -408,9 +409,10 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         let mut between: &[u8] = b"";
         for frame in &self.frames {
             out.extend_from_slice(between);
-            out.extend_from_slice(match self.listing.canonical {
-                true => names::canonical(frame.name),
-                false => frame.name,
+            out.extend_from_slice(if self.listing.canonical {
+                names::canonical(frame.name)
+            } else {
+                frame.name
             });
             out.push(b':');
             if self.listing.probes.is_some() {

@@ -367,9 +367,10 @@ impl<'u, 'd> Units<'u, 'd> {
             part.scopes.push(Scope {
                 name,
                 line,
-                parent: match inlined {
-                    true => open.last().map_or(NONE, |outer| outer.1),
-                    false => NONE,
+                parent: if inlined {
+                    open.last().map_or(NONE, |outer| outer.1)
+                } else {
+                    NONE
                 },
                 call_line: number(gimli::DW_AT_call_line),
                 call_discriminator: number(gimli::DW_AT_GNU_discriminator),

@@ -372,7 +372,7 @@ fn what_was_counted_of_an_older_build_is_used_and_that_is_said() {
     project.write("src/main.rs", &changed);
     let (_, said) = project.done(&["optimize"]);
     assert!(
-        said.contains("warning: app was built anew since it was counted"),
+        said.contains("warning: app was rebuilt since it was profiled"),
         "{said}"
     );
     let moved = said.lines().find(|line| line.contains(" moved")).unwrap();

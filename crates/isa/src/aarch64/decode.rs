@@ -223,7 +223,7 @@ fn branch_or_system(word: u32, addr: u64, insn: &mut Insn) -> Option<()> {
             match word >> 5 & 0x7f {
                 0 => insn.traits.nop = true,
                 32 | 34 | 36 | 38 => insn.traits.landing_pad = true,
-                // `pacm`, and the hints that stand for `paciasppc` and its like.
+                // `pacm`, and the hints that represent `paciasppc` and its like.
                 39 => return None,
                 _ => {}
             }

@@ -24,7 +24,7 @@ use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 /// at any moment, however the program ends, and can be read while it runs. The file is named by the
 /// environment variable POSTLINK_PROFILE, or by --profile.
 ///
-/// An independent checker proves that each function does what it did while it counts; one that it cannot
+/// An independent checker proves that each instrumented function is equivalent to the original; one that it cannot
 /// prove stays as it was.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
@@ -248,7 +248,7 @@ impl Instrument {
             println!("{}", serde_json::to_string_pretty(report)?);
         }
         ui.say(format_args!(
-            "{BOLD}{}{BOLD:#}: {} of {} functions count; {} of their {} blocks have a counter",
+            "{BOLD}{}{BOLD:#}: {} of {} functions instrumented; {} of their {} blocks have a counter",
             self.output.display(),
             count(report.instrumented),
             count(report.functions),
@@ -279,10 +279,10 @@ fn say_proved(ui: &Ui, certificate: &postlink_verify::Report) {
         "  {GOOD}proved{GOOD:#}: {}, {}",
         counted(
             certificate.proved,
-            "function does what it did while it counts",
-            "functions do what they did while they count"
+            "instrumented function is equivalent to the input's",
+            "instrumented functions are equivalent to the input's"
         ),
-        counted(certificate.identical, "is as it was", "are as they were")
+        counted(certificate.identical, "is unchanged", "are unchanged")
     ));
 }
 
@@ -295,7 +295,7 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
         Counters::Plain | Counters::Auto => "plain",
     };
     ui.say(format_args!(
-        "{BOLD}{output}{BOLD:#}: {} of {} functions count, with {} and {}",
+        "{BOLD}{output}{BOLD:#}: {} of {} functions instrumented, with {} and {}",
         count(report.instrumented),
         count(report.functions),
         counted(

@@ -7,9 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use postlink_aggregate as aggregate;
-use postlink_aggregate::binary::Placer;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::translate::is_translated;
+use postlink_aggregate::{Placer, Quality, is_translated};
 use postlink_profile::address::AddressProfile;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::samples::Options;
@@ -175,7 +173,7 @@ pub fn read_any(
 
 /// Reads and adds up machine profiles (.mip); `None` if the files are of another kind.
 fn machine_profile(files: &[String]) -> Result<Option<postlink_mip::Profile>> {
-    use postlink_mip::header::MAGIC;
+    use postlink_mip::MAGIC;
     use std::io::Read;
     let mut sum: Option<(postlink_mip::Profile, std::path::PathBuf)> = None;
     for (place, file) in files.iter().enumerate() {
@@ -281,10 +279,10 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             "  {GOOD}proved{GOOD:#}: {}, {}",
             counted(
                 c.proved,
-                "moved function does what it did",
-                "moved functions do what they did"
+                "moved function is equivalent to the input's",
+                "moved functions are equivalent to the input's"
             ),
-            counted(c.identical, "is as it was", "are as they were")
+            counted(c.identical, "is unchanged", "are unchanged")
         )),
         None => ui.warn("not checked, because of --no-verify"),
     }
@@ -320,9 +318,10 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         say_pinned(ui, &report.not_emitted_for);
     }
     if report.inconsistent_functions > 0 {
-        let more = match report.inconsistent_functions > report.most_inconsistent.len() {
-            true => ", …",
-            false => "",
+        let more = if report.inconsistent_functions > report.most_inconsistent.len() {
+            ", …"
+        } else {
+            ""
         };
         ui.warn(format_args!(
             "the counters of {} ({}{more}) contradict each other a little (plain counters in threads, threads that ended inside of them, a secondary entry whose control continues in the old code, or a profile that was read while the program ran)",
@@ -504,11 +503,12 @@ fn say_found(ui: &Ui, found: &Found) {
             "{} without a branch contradict the code",
             counted(found.impossible_runs, "run", "runs")
         );
-        match found.impossible_runs > all / 10 {
-            true => ui.warn(format_args!(
+        if found.impossible_runs > all / 10 {
+            ui.warn(format_args!(
                 "{runs}: the samples are probably of another version of the binary"
-            )),
-            false => ui.say(format_args!("  {runs}")),
+            ))
+        } else {
+            ui.say(format_args!("  {runs}"))
         }
     }
     if found.renamed > 0 {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use postlink_profgen::guid::Guid;
+use postlink_profgen::Guid;
 use postlink_profgen::probe::{self, Listed};
 
 use crate::input::Input;
@@ -79,9 +79,10 @@ impl Probes {
             only,
         };
         let mut out = BufWriter::new(std::io::stdout().lock());
-        match show.json {
-            true => listed.json(&mut out)?,
-            false => listed.text(&mut out)?,
+        if show.json {
+            listed.json(&mut out)?
+        } else {
+            listed.text(&mut out)?
         }
         out.flush()?;
         Ok(ExitCode::SUCCESS)

@@ -213,14 +213,13 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         demangle: &demangle,
         source: &|path| with_source.then(|| text_of(Path::new(path)))?,
     };
-    let text = match page.json {
-        true => {
-            let model = postlink_report::gather(&subjects, page.room);
-            postlink_report::json(&model)?
-        }
-        false => postlink_report::fitting(&subjects, page.room)?.1,
+    let text = if page.json {
+        let model = postlink_report::gather(&subjects, page.room);
+        postlink_report::json(&model)?
+    } else {
+        postlink_report::fitting(&subjects, page.room)?.1
     };
-    postlink_profile::output::atomically(page.target, |out| out.write_all(text.as_bytes()))?;
+    postlink_profile::write_atomically(page.target, |out| out.write_all(text.as_bytes()))?;
     watched.finish();
     ui.say(format_args!(
         "{BOLD}{}{BOLD:#}: {}",

@@ -17,7 +17,7 @@ const RIGHT: u8 = 8;
 const BOX: usize = 64;
 /// Lines of a block: top, counts, ways, bottom.
 const TALL: usize = 4;
-/// Edges beyond so many lanes are told in words only.
+/// Edges beyond so many lanes are described in words only.
 const LANES: usize = 16;
 /// Columns of a bar.
 const BAR: usize = 16;

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::{self as aggregate, Aggregated};
+use postlink_aggregate::{self as aggregate, Aggregated, Binary, Quality};
 use postlink_profile::samples::Options;
 use postlink_profile::{Weighted, any, bolt_yaml, fdata};
 

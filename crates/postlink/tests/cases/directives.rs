@@ -24,8 +24,8 @@
 //! | `needs relocations: REASON` | without kept relocations an assumption does not hold of the program, which sees the difference |
 //! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
 //! | `led: NAME…`, `long: NAME…` | without kept relocations: functions that must have moved, with their old entries as they were, or with jumps there |
-//! | `own tables: NAME…` | without kept relocations: functions that must have moved, with jump tables of new code's own and no jump that goes on in old code |
-//! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that go on in old code |
+//! | `own tables: NAME…` | without kept relocations: functions that must have moved, with jump tables of new code's own and no jump that continues in old code |
+//! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that continue in old code |
 //! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
 
 use std::fs;
@@ -86,9 +86,9 @@ pub struct Case {
     pub long: Vec<String>,
     /// Without kept relocations: functions all of whose table jumps have tables of their own.
     pub own_tables: Vec<String>,
-    /// Without kept relocations: functions that go on in old code.
+    /// Without kept relocations: functions that continue in old code.
     pub goes_on_in_old_code: Vec<String>,
-    /// Why old bodies go on running.
+    /// Why old bodies continue running.
     pub falls_back: Option<String>,
 }
 

@@ -254,18 +254,19 @@ fn proved_again(
     let mut verify = postlink("verify", &files);
     verify.arg("--json");
     let again = run::tool(verify, dir, &format!("{state}.verify"))?;
-    match again == certificate {
-        true => Ok(()),
-        false => Err(format!(
+    if again == certificate {
+        Ok(())
+    } else {
+        Err(format!(
             "{state}: the certificates of optimize and verify differ:\n{}\n{}",
             run::text(certificate),
             run::text(&again)
-        )),
+        ))
     }
 }
 
 /// What the case says of functions in outputs without kept relocations: whether there is a jump at their old
-/// entries, and whether they go on in old code.
+/// entries, and whether they continue in old code.
 fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
     let certificate = parse("verify", certificate)?;
     let moved = |name: &str| {
@@ -482,11 +483,12 @@ fn check_debug(said: &[u8]) -> Result<(), String> {
     let said = parse("optimize", said)?;
     let debug = &said["optimize"]["debug"];
     let lost = debug["losses"].as_array().is_none_or(|l| !l.is_empty());
-    match debug["what"] == "update" && !lost {
-        true => Ok(()),
-        false => Err(format!(
+    if debug["what"] == "update" && !lost {
+        Ok(())
+    } else {
+        Err(format!(
             "debug information is not as good as before: {debug}"
-        )),
+        ))
     }
 }
 

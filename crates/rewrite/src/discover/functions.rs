@@ -364,9 +364,12 @@ impl<'a, 'd> Discovery<'a, 'd> {
         let leads_back = |base: u64, from: usize| {
             let mut entries = table_entries(self.elf, self.refs, bases, base);
             let first = entries.next().map(|e| e.1);
-            first.is_some_and(|t| match t == self.pieces.starts[from] {
-                true => self.found.midway[from],
-                false => self.may_dispatch_to(from, t),
+            first.is_some_and(|t| {
+                if t == self.pieces.starts[from] {
+                    self.found.midway[from]
+                } else {
+                    self.may_dispatch_to(from, t)
+                }
             })
         };
         let mut list: Vec<u64> = tables
@@ -577,9 +580,10 @@ fn functions(
             (Some(f), None) => functions[f].labels.push(address),
             (Some(f), Some(from)) => {
                 let own = pieces.list[from as usize].function as usize == f;
-                match own && !kept {
-                    true => functions[f].labels.push(address),
-                    false => formed.push((f, address, own)),
+                if own && !kept {
+                    functions[f].labels.push(address)
+                } else {
+                    formed.push((f, address, own))
                 }
             }
             (None, _) => {}

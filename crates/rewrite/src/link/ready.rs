@@ -25,7 +25,7 @@ pub struct Ready {
     pub secondary_entries: Vec<SecondaryEntry>,
     /// Its jump tables of its own.
     pub own_tables: Vec<OwnTable>,
-    /// Jumps that go on in old code, by address.
+    /// Jumps that continue in old code, by address.
     pub falls_back: Vec<InputAddr>,
     /// Its labels.
     pub address_taken: Vec<(InputAddr, BlockId)>,

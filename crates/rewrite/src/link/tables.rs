@@ -217,9 +217,10 @@ impl Placement {
                     old,
                     new,
                     labels,
-                    level: match patched.contains(&entry) {
-                        true => EntryLevel::Long,
-                        false => EntryLevel::Led,
+                    level: if patched.contains(&entry) {
+                        EntryLevel::Long
+                    } else {
+                        EntryLevel::Led
                     },
                     tables: self.claimed_tables(r, i),
                     falls_back,

@@ -2,9 +2,9 @@
 //!
 //! # The argument
 //!
-//! The lock step ([`crate::walk`]) says which new bytes stand for which old ones: the [`CodeMap`]. Both
+//! The lock step ([`crate::walk`]) says which new bytes correspond to which old ones: the [`CodeMap`]. Both
 //! files' debug information is read by `gimli`. Instead of asking for each address what is known of it,
-//! *sets* are compared: what holds for a set of old bytes must hold for exactly the new bytes that stand for
+//! *sets* are compared: what holds for a set of old bytes must hold for exactly the new bytes that correspond to
 //! them.
 //!
 //! | part | what is shown | where |
@@ -15,7 +15,7 @@
 //! | single addresses | labels, calls, return addresses and addresses in expressions follow | [`frame`] |
 //! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
-//! | moves | which bytes stand for which | [`moves`] |
+//! | moves | which bytes correspond to which | [`moves`] |
 //! | stale units | what could not be read stays as it was, and leads to what it led to | [`stale`] |
 //! | probes | static probes (`.note.stapsdt`) are at the instructions at which they were | [`probes`] |
 //! | contributions | lists of DWARF 5 are in contributions whose headers are true | [`contributions`] |

@@ -17,7 +17,7 @@
 //! | number of labels, each: old address − old entry, new address − start of the first new range | uleb, (sleb, sleb)* |
 //! | version 2: what is at the old entry: 0 what was there, 2 a jump | u8 |
 //! | version 2: number of own jump tables, each: old load − old entry, new load − start of the first new range, old table − old entry, base − old table, own table − end of the one before (of the first new range), entries, 1 guarded + 2 addresses | uleb, (sleb, sleb, sleb, sleb, sleb, uleb, u8)* |
-//! | version 2: number of jumps that go on in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
+//! | version 2: number of jumps that continue in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
 //!
 //! Invariants of a [`Claim`] that parsed: at least one old and one new range for each function, none empty, none wraps;
 //! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
@@ -111,7 +111,7 @@ pub(crate) struct Moved {
     pub jumps: bool,
     /// Jump tables of its own; version 2.
     pub tables: Vec<OwnTable>,
-    /// Indirect jumps that go on in old code, by old address, ascending; version 2.
+    /// Indirect jumps that continue in old code, by old address, ascending; version 2.
     pub falls_back: Vec<InputAddr>,
 }
 

@@ -15,7 +15,7 @@
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
-//! | [`routines`] | that what counting adds keeps registers, flags and stack |
+//! | [`routines`] | that the routines that instrumentation adds keep registers, flags and stack |
 //! | [`writes`] | that nothing writes into what was copied |
 //! | [`identity`] | the build-id |
 

@@ -152,7 +152,8 @@ fn strange_compiler(input: &Elf<'_>) -> Option<String> {
         }
         known += 1;
     }
-    (known == 0).then(|| "the file does not say who compiled it".to_owned())
+    (known == 0)
+        .then(|| "the file does not say which compiler made it (no section .comment)".to_owned())
 }
 
 /// Whether a changed pointer keeps the zero bits at the end of the old one.
@@ -267,7 +268,7 @@ impl<'a> Extents<'a> {
         let Some(before) = before else {
             return padding(section.start);
         };
-        // A section's start is one as well, and begins nothing where padding goes on to the function.
+        // A section's start is one as well, and begins nothing where padding continues to the function.
         let Some(&end) = self.ends.get(&before) else {
             return before == section.start && padding(before);
         };

@@ -6,11 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use postlink_measure::counters::Counters;
 use postlink_measure::run::run_with;
 use postlink_measure::series::{Job, Progress as Done, Runner};
 use postlink_measure::server::{self, Plan};
-use postlink_measure::{Run, ending, interrupt};
+use postlink_measure::{Counters, Run, ending, interrupt};
 
 use super::Bench;
 use crate::ui::{Progress, Ui, seconds};
@@ -206,9 +205,10 @@ impl Runner for Lab<'_> {
     fn progress(&mut self, done: Done) {
         self.progress.set(|| {
             let workload = &self.workloads[done.workload].name;
-            let width = match done.width.is_finite() {
-                true => format!("±{:.1} %", done.width * 100.0),
-                false => "not known yet".to_owned(),
+            let width = if done.width.is_finite() {
+                format!("±{:.1} %", done.width * 100.0)
+            } else {
+                "not known yet".to_owned()
             };
             let left = done
                 .left

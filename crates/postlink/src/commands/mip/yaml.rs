@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use postlink_mip::symbolize::Symbolizer;
-use postlink_mip::{mip, yaml};
+use postlink_mip::{Symbolizer, mip, yaml};
 
 use super::{Of, put};
 use crate::ui::{BOLD, Ui, count};

@@ -139,10 +139,7 @@ pub(super) fn plain(w: u32) -> Option<Plain> {
     if takes_stack && w & 31 == u32::from(STACK) && w >> 29 & 1 == 0 {
         return None;
     }
-    let memory = match is_memory {
-        true => written(w),
-        false => None,
-    };
+    let memory = if is_memory { written(w) } else { None };
     let is_branch = w >> 26 & 31 == 5 || w >> 24 == 0x54 || w & 0x7c00_0000 == 0x3400_0000;
     Some(Plain {
         writes: touched.writes & 0x7fff_ffff,
@@ -174,10 +171,7 @@ fn written(w: u32) -> Option<Mem> {
         1 if w >> 24 & 1 == 0 => None,
         2 if w >> 22 & 1 == 1 => None,
         2 => {
-            let scale = match vector {
-                true => 2 + (w >> 30),
-                false => 2 + (w >> 31),
-            };
+            let scale = if vector { 2 + (w >> 30) } else { 2 + (w >> 31) };
             // After the access, the base changes.
             let disp = match w >> 23 & 3 {
                 1 => 0,
@@ -187,9 +181,10 @@ fn written(w: u32) -> Option<Mem> {
         }
         3 if w >> 24 & 1 == 1 => {
             let load = w >> 22 & 3 != 0 && !(vector && w >> 22 & 3 == 2);
-            match load {
-                true => None,
-                false => mem(i64::from(w >> 10 & 0xfff) << scale, size, false),
+            if load {
+                None
+            } else {
+                mem(i64::from(w >> 10 & 0xfff) << scale, size, false)
             }
         }
         3 if w >> 21 & 1 == 1 => match w >> 10 & 3 {
