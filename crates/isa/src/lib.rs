@@ -207,6 +207,8 @@ pub enum Place {
     ShortBranch,
     /// An operand relative to the program counter.
     Operand,
+    /// An address that is formed, if what forms addresses is told from what reads there.
+    Formed,
 }
 
 /// What an instruction leaves in registers, as far as it bounds the index of a jump table or is a table's address.
@@ -603,9 +605,32 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// show it; control flow is ignored, so these are guesses.
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
 
-    /// Tells of every position in `bytes`, wherever instructions begin, what could be there, and the address that
-    /// it would designate. Nothing where instructions have one length: there what is decoded is all.
-    fn places(_bytes: &[u8], _addr: u64, _found: &mut impl FnMut(Place, u64)) {}
+    /// Tells of every position in `bytes` where an instruction or the field of one may begin what could be there, and
+    /// the address that it would designate.
+    fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64));
+
+    /// Tells of the addresses that several instructions of one range of code form or access together (`adrp` with
+    /// `add`, loads and stores), for pages that are `wanted`. Where the page may be in its register beyond straight
+    /// code, of all that use this register.
+    fn in_parts(
+        _bytes: &[u8],
+        _addr: u64,
+        _wanted: &dyn Fn(u64) -> bool,
+        _found: &mut dyn FnMut(Place, u64),
+    ) {
+    }
+
+    /// Tells of the numbers that several instructions make, or load from among them, in code at a fixed address.
+    fn numbers(_bytes: &[u8], _addr: u64, _found: &mut dyn FnMut(u64)) {}
+
+    /// More bytes than this no instruction reads from one place that it names itself.
+    const WIDEST: u64;
+
+    /// What instructions are aligned to, in bytes.
+    const INSTRUCTION_ALIGNMENT: u64;
+
+    /// Entries of jump tables that are added to an address: bytes, and by how much they are shifted left.
+    const TABLE_ENTRIES: &'static [(u64, u32)];
 
     /// What the instruction leaves in registers; `bytes` begin with it.
     fn values(_bytes: &[u8], _insn: &Insn) -> Values {
@@ -641,11 +666,9 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// What such stubs are aligned to, in bytes.
     const STUB_ALIGNMENT: usize;
 
-    /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
-    /// descriptor's address.
-    fn may_call_descriptor(_bytes: &[u8]) -> bool {
-        false
-    }
+    /// Whether an instruction may be the call of a TLS descriptor as compilers have it: `before` ends where its bytes
+    /// begin, and is empty where a function does.
+    fn may_call_descriptor(before: &[u8], bytes: &[u8]) -> bool;
 }
 
 /// Writing branches, jumps, calls and fields that hold addresses.

@@ -177,7 +177,14 @@ fn aarch64_flow_and_addresses_are_those_of_the_checker() {
             is && target == insn.field.map(|f| f.target)
         });
         if !same {
-            found.note("flow", &aarch64_name(word), || {
+            let name = aarch64_name(word);
+            // Exceptions of a debugger, of which the rewriter says that they come back, and the checker that they do
+            // not; and words among the exceptions that are not allocated. A function that has one stays.
+            let debugger = matches!(name.as_str(), "Dcps1" | "Dcps2" | "Dcps3");
+            if word >> 24 == 0xd4 && (debugger || matches!(name.as_str(), "Invalid" | "Tenter")) {
+                return;
+            }
+            found.note("flow", &name, || {
                 format!("{word:08x}: {insn:x?}; the checker: {checker:x?}")
             });
         }
@@ -205,7 +212,12 @@ fn what_the_rewriter_takes_for_dead_on_aarch64_is_dead_for_the_checker() {
         let more = checker.reads & general & !reads;
         let less = kills & general & !reads & !checker.kills;
         if more | less != 0 {
-            found.note("registers", &aarch64_name(word), || {
+            let name = aarch64_name(word);
+            // Not allocated: nothing is known of it. The other decoder takes some such words for `msr`.
+            if name == "Invalid" || name == "Msr" && word >> 20 == 0xd50 {
+                return;
+            }
+            found.note("registers", &name, || {
                 format!(
                     "{word:08x}: the checker also reads {more:#x}; it does not overwrite {less:#x}"
                 )

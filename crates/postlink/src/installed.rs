@@ -9,8 +9,8 @@
 //! | OpenSSL's FIPS provider `fips.so` | `module-mac` in `fipsmodule.cnf` | libcrypto, whenever it is loaded |
 //! | files under IMA or EVM | `security.ima`, `security.evm` of the file | the kernel, by its policy |
 //!
-//! Nothing of this can be told from the program's code, so there is a warning and the output is written: whoever puts it in
-//! the original's place has to make the checksum anew.
+//! Nothing of this can be told from the program's code, so there is a warning and the output is written: whoever puts
+//! it in the original's place has to make the checksum anew.
 //!
 //! Rights that come with a file stay what they were or get less, never more. Set-user-ID is worth what the owner
 //! is: the output gets the owner and the bit, or neither. Capabilities are copied where the system allows it.

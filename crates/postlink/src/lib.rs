@@ -16,6 +16,7 @@ mod input;
 mod installed;
 mod options;
 mod profiles;
+mod refused;
 mod rewriting;
 mod ui;
 mod workload;

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use postlink_elf::elf::{Symbol, SymbolTable};
+use postlink_elf::elf::{Elf, Symbol, SymbolTable};
 use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
@@ -18,13 +18,12 @@ use postlink_rewrite::{
     Answer, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions, OptimizeReport,
     Phases, Refusal, Rewriting, fit, prepare_instrumented,
 };
-use postlink_verify::{
-    Check, Failure, FunctionReport, Keep, Remembered, Report, Verdict, verify_again,
-};
+use postlink_verify::{Check, Failure, Keep, Remembered, Report, Verdict, verify_again};
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
 use crate::installed;
+use crate::refused::{self, Refused};
 use crate::ui::Ui;
 
 /// How often a file is written at most until the checker is content.
@@ -54,7 +53,7 @@ pub struct Done<R> {
     /// The certificate, if it was checked.
     pub certificate: Option<Report>,
     /// Functions that stay as they were because they could not be proved.
-    pub reverted: Vec<String>,
+    pub reverted: Vec<Refused>,
     /// What the system around the file will say of the output: checksums, rights.
     pub cautions: Vec<String>,
 }
@@ -198,6 +197,7 @@ fn until_proved<R>(
     }
     let file = beside(target)?;
     let mut reverted = vec![];
+    let mut last = None;
     // What a check found out may hold for the next. It needs the output no more, which is written over then.
     let mut remembered: Option<Remembered<'_>> = None;
     for round in 1..=ROUNDS {
@@ -228,21 +228,23 @@ fn until_proved<R>(
             };
             return Ok((file, done));
         };
-        match job.answer(&refusal(unproved, proof, round)) {
+        match job.answer(&refusal(unproved, &input.elf, proof, round)) {
             Answer::TakenBack(functions) => {
-                let failed = unproved.failures().map(|(function, _)| function);
-                let taken_back = failed.filter(|function| functions.contains(&function.old));
-                reverted.extend(taken_back.map(FunctionReport::shown_name));
+                let taken_back = unproved
+                    .failures()
+                    .filter(|(function, _)| functions.contains(&function.old));
+                reverted.extend(taken_back.map(|(f, failure)| Refused::new(f, failure)));
             }
             Answer::Changed => {}
-            Answer::Nothing => bail!("{}", hopeless(unproved, target)),
+            Answer::Nothing => {
+                let why = refused::whole_file(unproved, &input.elf);
+                bail!("{}: {why}", target.display())
+            }
         }
+        last = certificate;
     }
-    bail!(
-        "{}: not written: after {ROUNDS} rounds and {} functions left where they were it still could not be proved (this is a fault of postlink, please report it)",
-        target.display(),
-        reverted.len()
-    )
+    let why = refused::after_rounds(ROUNDS, &reverted, last.as_ref());
+    bail!("{}: {why}", target.display())
 }
 
 /// Has the checker read what was just written, with what it found out about the output `before`.
@@ -319,13 +321,13 @@ pub fn save_certificate(path: Option<&Path>, certificate: Option<&Report>) -> Re
 }
 
 /// The part of a certificate that the rewriter acts on.
-fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
+fn refusal(certificate: &Report, elf: &Elf<'_>, proof: Proof<'_>, round: usize) -> Refusal {
     let first = certificate.file_failures.first();
     let counting = first.filter(|f| f.check == Check::Counting);
     Refusal {
         functions: certificate.failures().map(|(f, _)| f.old).collect(),
         counting: counting.map(|failure| failure.reason.clone()),
-        debug_info: debug_info(certificate),
+        debug_info: debug_info(certificate, elf),
         binding: proof.wanted,
         last: round + 1 >= ROUNDS,
     }
@@ -333,25 +335,12 @@ fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
 
 /// What is wrong with debug information, if nothing else is: a program that is right is not refused for what
 /// is said of it.
-fn debug_info(certificate: &Report) -> Option<String> {
+fn debug_info(certificate: &Report, elf: &Elf<'_>) -> Option<String> {
     let of_debug_info = |f: &Failure| f.check == Check::DebugInfo;
     let alone = certificate.failed == 0 && certificate.file_failures.iter().all(of_debug_info);
-    let first = certificate.file_failures.first().filter(|_| alone)?;
-    Some(format!(
-        "it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
-        certificate.file_failure_count
-    ))
-}
-
-/// Not a function's fault: nothing can be put back.
-fn hopeless(certificate: &Report, target: &Path) -> String {
-    let first = certificate.file_failures.first();
-    format!(
-        "{}: not written, since it could not be proved: {} ({} differences in all; this is a fault of postlink, please report it)",
-        target.display(),
-        first.map(ToString::to_string).unwrap_or_default(),
-        certificate.file_failure_count
-    )
+    alone
+        .then(|| refused::debug_information(certificate, elf))
+        .flatten()
 }
 
 /// Overwrites what nothing should run any more with breakpoints (for tests, see [`postlink_rewrite::stress`]).

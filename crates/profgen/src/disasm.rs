@@ -29,6 +29,7 @@ use postlink_elf::raw;
 use postlink_isa::aarch64;
 use postlink_isa::digits;
 use postlink_isa::x86_64::text::{Memo, Syntax};
+use postlink_profile::progress;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -100,6 +101,7 @@ impl<'d> Listing<'_, 'd> {
         self.write_descriptors(out)?;
         let symbols = self.symbols();
         let pieces = self.pieces(&symbols);
+        progress::expect(pieces.len());
         in_order::write(
             out,
             pieces.len(),
@@ -108,6 +110,7 @@ impl<'d> Listing<'_, 'd> {
                 let Some(piece) = pieces.get(number) else {
                     return;
                 };
+                progress::did(1);
                 out.extend_from_slice(piece.head.as_bytes());
                 let Some((section, base, here)) = piece.code else {
                     return;

@@ -45,7 +45,7 @@ pub use link::debug::{
 };
 pub use link::stress;
 pub use passes::{Inlining, PassOptions, PassReport, Plt, Promotion, Threading};
-pub use phases::{Phases, worked};
+pub use phases::{Phases, did, expect, worked};
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};
 pub use report::{counts, export, facts, judge, stats};

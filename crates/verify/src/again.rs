@@ -144,6 +144,7 @@ impl Facts {
             new: _,
             patches: _,
             interiors: _,
+            arrivals: _,
             reused: _,
             buried: _,
             code,
@@ -188,6 +189,7 @@ impl Facts {
 struct OfFunctions {
     patches: Vec<(Range<InputAddr>, FuncId)>,
     interiors: Vec<(Range<InputAddr>, FuncId)>,
+    arrivals: Vec<(Range<InputAddr>, FuncId)>,
     reused: Vec<(Range<OutputAddr>, FuncId)>,
     buried: Vec<FuncId>,
     ends: Vec<(InputAddr, FuncId)>,
@@ -204,6 +206,7 @@ impl OfFunctions {
         OfFunctions {
             patches: cx.patches.ranges().collect(),
             interiors: cx.interiors.ranges().collect(),
+            arrivals: cx.arrivals.ranges().collect(),
             reused: cx.reused.ranges().collect(),
             buried: all.filter(|id| cx.is_buried(*id)).collect(),
             ends,
@@ -223,6 +226,7 @@ impl OfFunctions {
         OfFunctions {
             patches: of(&self.patches, numbers),
             interiors: of(&self.interiors, numbers),
+            arrivals: of(&self.arrivals, numbers),
             reused: of(&self.reused, numbers),
             buried: ids(&self.buried),
             ends: of(&self.ends, numbers),

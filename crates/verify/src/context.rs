@@ -1,4 +1,5 @@
-//! What every part of the proof looks things up in: both files, the moved functions, and which function owns an address.
+//! What every part of the proof looks things up in: both files, the moved functions, and which function owns an
+//! address.
 
 use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
@@ -132,6 +133,9 @@ pub(crate) struct Context<'a> {
     pub patches: Index<InputAddr>,
     /// Overwritten bytes that are not an instruction's start any more.
     pub interiors: Index<InputAddr>,
+    /// Other instructions of old bodies that were overwritten, where no kept relocations were used: jumps to new code
+    /// are there, to which jumps through tables lead.
+    pub arrivals: Index<InputAddr>,
     /// New code in the space of old bodies, with the function whose body it was.
     pub reused: Index<OutputAddr>,
     /// By moved function: whether other code is in its old body, so that nothing may come there any more.

@@ -71,6 +71,8 @@ mod arch;
 mod consulted;
 mod context;
 pub mod debug;
+#[cfg(feature = "testing")]
+mod differences;
 mod entries;
 mod files;
 mod liveness;
@@ -585,6 +587,7 @@ fn prove<'a, A: Arch>(
         new: Index::new(of_new.collect()),
         patches: Index::default(),
         interiors: Index::default(),
+        arrivals: Index::default(),
         reused: Index::default(),
         buried: vec![false; claim.functions.len()],
         code: context::code_ranges(input),
@@ -749,6 +752,7 @@ fn compare_image<A: Arch>(
     if cx.bare {
         // No table may change.
         found.bases.clear();
+        found.dispatches.clear();
         bare::check_functions::<A>(cx, &mut found);
         bare::check_tables(cx, &mut found);
         bare::describing(cx, extents, &mut found);
@@ -933,6 +937,16 @@ fn what_is_seen<A: Arch>(
             }
         }
     }
+    for (id, f) in cx.functions.iter().enumerate() {
+        let mut own = f.old.iter().map(Range::numbers);
+        let Some((first, last)) = own.find_map(|r| visible.bounds.around(r.start, r.end)) else {
+            continue;
+        };
+        let text = format!(
+            "the function is between {first:#x} and {last:#x}, bounds that the program knows by symbols"
+        );
+        fail(id as FuncId, f.old_entry, f.new_entry(), text);
+    }
     found.following = follow.len() as u64;
     found.functions.append(&mut failed);
 }
@@ -1018,14 +1032,30 @@ fn basis_of(cx: &Context<'_>) -> Basis {
     }
 }
 
-/// What is at a function's old entry; told where no kept relocations were used. `jumps`: functions with jumps
-/// over old code, ascending.
-fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Option<EntryReport> {
+/// Functions with jumps at old entries over more than one place where an instruction may begin, where no kept
+/// relocations were used; ascending.
+fn wide_jumps<A: Arch>(cx: &Context<'_>) -> Vec<FuncId> {
+    let wide = |r: &Range<InputAddr>| r.start.get() + (A::STEP as u64) < r.end.get();
+    let ranges = cx.patches.ranges().filter(|(r, _)| cx.bare && wide(r));
+    let mut all: Vec<FuncId> = ranges.map(|r| r.1).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What is at a function's old entry; told where no kept relocations were used. `wide`: functions whose jumps
+/// overwrote more than one instruction, ascending.
+fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, wide: &[FuncId]) -> Option<EntryReport> {
     let f = cx.function(id).filter(|_| cx.bare)?;
     let behind = [0, A::LONGEST_PAD].map(|pad| f.old_entry + pad);
     let mut own = behind
         .into_iter()
         .filter(|at| cx.patches.owner(*at) == Some(id));
+    let arrivals = f
+        .old
+        .iter()
+        .flat_map(|r| cx.arrivals.within(r.start, r.end));
+    let overwritten = own.clone().next().is_some() || arrivals.into_iter().next().is_some();
     Some(EntryReport {
         level: if f.jumps {
             EntryLevel::Long
@@ -1033,9 +1063,11 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
             EntryLevel::Led
         },
         at: own.next().filter(|_| f.jumps).map(InputAddr::get),
-        relies_on: match jumps.binary_search(&id) {
-            Ok(_) => vec!["A2", "A3", "A4"],
-            Err(_) => Vec::new(),
+        relies_on: match (wide.binary_search(&id).is_ok(), A::STEP) {
+            (true, 1) => vec!["A2", "A3", "A4"],
+            (true, _) => vec!["A3", "A4"],
+            (false, _) if overwritten => vec!["A4"],
+            (false, _) => Vec::new(),
         },
     })
 }
@@ -1055,8 +1087,10 @@ fn report<A: Arch>(
         failures.entry(id).or_insert(failure);
     }
     let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
+    jumps.extend(cx.arrivals.ranges().map(|r| r.1));
     jumps.sort_unstable();
     jumps.dedup();
+    let wide = wide_jumps::<A>(cx);
     let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
     of_labels.sort_unstable();
     of_labels.dedup();
@@ -1092,8 +1126,9 @@ fn report<A: Arch>(
             let id = id as FuncId;
             let relied_on = [
                 ("A1", true),
-                ("A2", cx.bare && jumps.binary_search(&id).is_ok()),
-                ("A3", cx.bare && jumps.binary_search(&id).is_ok()),
+                // Where instructions have one length, each place where one may begin is looked at.
+                ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
+                ("A3", wide.binary_search(&id).is_ok()),
                 ("A4", jumps.binary_search(&id).is_ok()),
                 ("A5", w.kept_by_calls),
                 ("A6", w.behind_tables),
@@ -1136,7 +1171,7 @@ fn report<A: Arch>(
                 assumed_no_return: w.assumed_no_return,
                 // A walk that was given up says nothing about the rest.
                 unreached,
-                entry: entry_report::<A>(cx, id, &jumps),
+                entry: entry_report::<A>(cx, id, &wide),
                 falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
                 tables: w.tables.clone(),
             })
@@ -1146,13 +1181,13 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let by_jumps = if cx.bare { jumps.len() as u64 } else { 0 };
+    let by_jumps = wide.len() as u64;
     let counted =
         |rests: &dyn Fn(&Walked) -> bool| walked.iter().filter(|w| rests(w)).count() as u64;
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
-        ("A2", by_jumps),
+        ("A2", if A::STEP == 1 { by_jumps } else { 0 }),
         ("A3", by_jumps),
         ("A4", jumps.len() as u64),
         ("A5", counted(&|w| w.kept_by_calls)),

@@ -129,6 +129,8 @@ pub struct Personality {
 pub fn personality_of(name: &[u8]) -> Option<Personality> {
     let (pad_base, faults) = match name {
         b"__gxx_personality_v0" => (PadBase::Shortest, false),
+        // GCC's run-time for Objective-C; its language raises exceptions in calls alone.
+        b"__gnu_objc_personality_v0" => (PadBase::Shortest, false),
         b"__gcc_personality_v0" => (PadBase::FunctionStart, false),
         // Ada: GNAT compiles with -fnon-call-exceptions, and turns signals into exceptions.
         b"__gnat_personality_v0" => (PadBase::Shortest, true),
@@ -1020,6 +1022,10 @@ mod tests {
         let known = |name: &[u8]| personality_of(name).map(|p| (p.pad_base, p.faults));
         assert_eq!(
             known(b"__gxx_personality_v0"),
+            Some((PadBase::Shortest, false))
+        );
+        assert_eq!(
+            known(b"__gnu_objc_personality_v0"),
             Some((PadBase::Shortest, false))
         );
         assert_eq!(

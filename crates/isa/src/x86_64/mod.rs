@@ -82,11 +82,17 @@ pub const DF: RegSet = RegSet(1 << 38);
 impl Decode for X86_64 {
     const NAME: &'static str = "x86-64";
 
+    const WIDEST: u64 = 64;
+
+    const INSTRUCTION_ALIGNMENT: u64 = 1;
+
+    const TABLE_ENTRIES: &'static [(u64, u32)] = &[(4, 0)];
+
     fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
         places::places(bytes, addr, found);
     }
 
-    fn may_call_descriptor(bytes: &[u8]) -> bool {
+    fn may_call_descriptor(_before: &[u8], bytes: &[u8]) -> bool {
         // call *(%rax), with prefixes that only fill space
         matches!(bytes, [.., 0xff, 0x10])
     }

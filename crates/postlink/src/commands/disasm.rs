@@ -42,6 +42,8 @@ pub struct Disasm {
 
 impl Disasm {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("disasm");
+        watched.phases.begin("probes");
         let named = || self.file.display().to_string();
         let input = Input::open(&self.file)?;
         let elf = input.elf_or_object()?;
@@ -60,6 +62,7 @@ impl Disasm {
         if self.probes && probes.is_none() {
             ui.warn(format_args!("{}: no pseudo probes", named()));
         }
+        watched.phases.begin("lines");
         let files = if self.source {
             Files::of_program(&elf).with_context(named)?
         } else {
@@ -73,6 +76,7 @@ impl Disasm {
         let only = self.function.iter().map(|name| name.as_bytes().to_vec());
         let only = (!self.function.is_empty()).then(|| only.collect());
         let name = named();
+        watched.printing();
         // Large pieces are written at once: a buffer would only copy them.
         let mut out = std::io::stdout();
         Listing {
@@ -91,6 +95,7 @@ impl Disasm {
         }
         .write(&mut out)?;
         out.flush()?;
+        watched.finish();
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -17,7 +17,7 @@ use crate::input::Input;
 use crate::input::Parsed;
 use crate::options;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, bytes, demangle};
+use crate::ui::{BOLD, Ui, Watched, bytes, demangle};
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,11 +79,13 @@ pub struct Export {
 
 impl Export {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("export");
+        watched.phases.begin("profile");
         let input = debug_files::name(Input::open(&self.input)?, &self.naming, ui)?;
         let parsed = input.parse()?;
         input.must_differ_from(&self.output)?;
         let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
-        let file = profile.with_source(|profile| self.make(ui, &parsed, profile))?;
+        let file = profile.with_source(|profile| self.make(&parsed, profile, watched))?;
         postlink_profile::write_atomically(&self.output, |out| out.write_all(&file.bytes))?;
         for missing in &file.missing {
             ui.warn(missing);
@@ -96,9 +98,8 @@ impl Export {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn make(&self, ui: &Ui, input: &Parsed<'_>, profile: Source<'_>) -> Result<File> {
+    fn make(&self, input: &Parsed<'_>, profile: Source<'_>, mut watched: Watched) -> Result<File> {
         let named = || self.input.display().to_string();
-        let mut watched = ui.phases("export");
         let facts = facts::facts(&input.elf, profile, &mut watched.phases)
             .with_context(|| format!("{} with {}", named(), self.profile.join(", ")))?;
         watched.phases.begin("lines");

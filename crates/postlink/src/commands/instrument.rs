@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::optimize::{say_pinned, say_reverted};
 use crate::input::{Input, Parsed};
 use crate::options::{self, Instrumenting};
+use crate::refused::Refused;
 use crate::rewriting::{self, Instrumented, Proof};
 use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 
@@ -97,7 +98,8 @@ pub struct Instrument {
 struct Account<'a> {
     #[serde(flatten)]
     instrument: &'a InstrumentReport,
-    reverted: &'a [String],
+    reverted: Vec<&'a str>,
+    refused: &'a [Refused],
     proved: Option<u64>,
     identical: Option<u64>,
 }
@@ -194,7 +196,8 @@ impl Instrument {
         if self.json {
             let account = Account {
                 instrument: &done.report,
-                reverted: &done.reverted,
+                reverted: done.reverted.iter().map(|r| r.name.as_str()).collect(),
+                refused: &done.reverted,
                 proved: done.certificate.as_ref().map(|c| c.proved),
                 identical: done.certificate.as_ref().map(|c| c.identical),
             };

@@ -21,6 +21,7 @@ use super::aggregate::say_quality;
 use crate::input::{Input, Parsed};
 use crate::options::{self, Optimizing};
 use crate::profiles::{self, Reading, Target};
+use crate::refused::{self, Refused};
 use crate::rewriting::{self, Optimized, Proof};
 use crate::ui::{BOLD, GOOD, Ui, bytes, change, count, counted};
 
@@ -83,7 +84,8 @@ pub struct Optimize {
 #[derive(Serialize)]
 struct Account<'a> {
     optimize: &'a OptimizeReport,
-    reverted: &'a [String],
+    reverted: Vec<&'a str>,
+    refused: &'a [Refused],
     proved: Option<u64>,
     identical: Option<u64>,
 }
@@ -254,7 +256,8 @@ impl Optimize {
         if self.json {
             let account = Account {
                 optimize: &done.report,
-                reverted: &done.reverted,
+                reverted: done.reverted.iter().map(|r| r.name.as_str()).collect(),
+                refused: &done.reverted,
                 proved: done.certificate.as_ref().map(|c| c.proved),
                 identical: done.certificate.as_ref().map(|c| c.identical),
             };
@@ -445,24 +448,28 @@ pub fn say_losses(ui: &Ui, debug: &DebugReport) {
     }
 }
 
-/// Functions that the checker could not prove.
-pub fn say_reverted(ui: &Ui, reverted: &[String]) {
-    if !reverted.is_empty() {
-        ui.warn(format_args!(
-            "{}: {}",
-            counted(
-                reverted.len(),
-                "function could not be proved and stays",
-                "functions could not be proved and stay"
-            ),
-            reverted
-                .iter()
-                .take(5)
-                .map(|n| crate::ui::demangle(n))
-                .collect::<Vec<_>>()
-                .join(", ")
-        ));
-    }
+/// Functions that the checker refused: which, and why the first.
+pub fn say_reverted(ui: &Ui, reverted: &[Refused]) {
+    let Some(first) = reverted.first() else {
+        return;
+    };
+    let names = reverted.iter().take(5);
+    let names: Vec<String> = names.map(|r| crate::ui::demangle(&r.name)).collect();
+    ui.warn(format_args!(
+        "{}: {}",
+        counted(
+            reverted.len(),
+            "function could not be proved and stays",
+            "functions could not be proved and stay"
+        ),
+        names.join(", ")
+    ));
+    ui.warn(format_args!(
+        "{} runs where it is in the input, since the checker refused its new code: {}; {}",
+        crate::ui::demangle(&first.name),
+        first.reason,
+        refused::how_to_report()
+    ));
 }
 
 /// How much of a profile that is not exact was found again in the program.

@@ -49,6 +49,8 @@ struct Show {
 impl Probes {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let What::Show(show) = self.what;
+        let mut watched = ui.phases("probes show");
+        watched.phases.begin("read");
         let named = || show.file.display().to_string();
         let input = Input::open(&show.file)?;
         let Some(loaded) = probe::load(&input.elf_or_object()?).with_context(named)? else {
@@ -78,6 +80,7 @@ impl Probes {
             loaded: &loaded,
             only,
         };
+        watched.printing();
         let mut out = BufWriter::new(std::io::stdout().lock());
         if show.json {
             listed.json(&mut out)?
@@ -85,6 +88,7 @@ impl Probes {
             listed.text(&mut out)?
         }
         out.flush()?;
+        watched.finish();
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -20,7 +20,7 @@ use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, bytes, demangle};
+use crate::ui::{BOLD, Ui, Watched, bytes, demangle};
 
 /// The largest source file whose text is put on the page.
 const SOURCE_LIMIT: u64 = 1 << 20;
@@ -152,9 +152,8 @@ fn measured(paired: &Paired) -> Option<Measured> {
     })
 }
 
-/// Makes a page and writes it.
-pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
-    let mut watched = ui.phases("report");
+/// Makes a page and writes it; `watched` watches its phases, which may have begun with those of reading.
+pub fn write(ui: &Ui, page: &Page<'_>, mut watched: Watched) -> Result<()> {
     page.input.must_differ_from(page.target)?;
     let named = || page.input.path.display().to_string();
     let elf = page.input.elf()?;
@@ -294,6 +293,8 @@ fn open(ui: &Ui, page: &Path) {
 
 impl Report {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("report");
+        watched.phases.begin("profile");
         let input = Input::open(&self.input)?.using(self.reading.relocations)?;
         let input = debug_files::name(input, &self.naming, ui)?;
         let parsed = input.parse()?;
@@ -304,8 +305,10 @@ impl Report {
         });
         let compare = compare.transpose()?;
         profile.with_source(|profile| match &compare {
-            Some(other) => other.with_source(|other| self.write(ui, &input, profile, Some(other))),
-            None => self.write(ui, &input, profile, None),
+            Some(other) => {
+                other.with_source(|other| self.write(ui, &input, profile, Some(other), watched))
+            }
+            None => self.write(ui, &input, profile, None, watched),
         })?;
         if self.open {
             open(ui, &self.output);
@@ -319,6 +322,7 @@ impl Report {
         input: &Input,
         profile: Source<'_>,
         other: Option<Source<'_>>,
+        watched: Watched,
     ) -> Result<()> {
         let name = self.compare.as_deref();
         let name = name.map(|name| file_name(Path::new(name)));
@@ -342,6 +346,7 @@ impl Report {
                 json: self.json,
                 target: &self.output,
             },
+            watched,
         )
     }
 }

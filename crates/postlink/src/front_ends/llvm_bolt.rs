@@ -756,8 +756,9 @@ fn say_done(done: &Optimized) {
             certificate.proved, certificate.identical
         );
     }
-    for name in &done.reverted {
-        println!("BOLT-WARNING: {name} could not be proved and stays");
+    for refused in &done.reverted {
+        let (name, reason) = (&refused.name, &refused.reason);
+        println!("BOLT-WARNING: {name} could not be proved and stays: {reason}");
     }
 }
 

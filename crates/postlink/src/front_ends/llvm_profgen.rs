@@ -15,10 +15,11 @@ use postlink_profgen::{
     ContextLimits, EM_AARCH64, EM_X86_64, Format, Input, Listing, Machine, Options, generate, pe,
     preinline, probe,
 };
-use postlink_profile::Source;
+use postlink_profile::{Source, progress};
 
 use super::Arguments;
 use super::options::{Asked, Given, Kind, Tool, ignored, refused, switch, value};
+use crate::ui::Ui;
 
 /// Its command line.
 pub const TOOL: Tool = Tool {
@@ -268,6 +269,8 @@ fn run(given: &Given) -> Result<()> {
     let debug = debug_data.as_deref().map(Elf::parse).transpose()?;
     let debug = debug.as_ref().unwrap_or(&elf);
     let dwp = given.value("dwp").map(Path::new);
+    let mut watched = Ui::new(false, false).phases("profgen");
+    watched.phases.begin("lines");
     let files = Files::open(debug, Path::new(binary), dwp)?;
     let lines = Lines::load_split(debug, &files)?;
     let (mut script, samples);
@@ -284,7 +287,13 @@ fn run(given: &Given) -> Result<()> {
     };
     options.script.windows = windows;
     let mut bytes = Vec::new();
+    watched.phases.begin("samples");
+    if kind == "perfscript" {
+        let size = std::fs::metadata(path).map_or(0, |data| data.len());
+        progress::expect(size as usize);
+    }
     let result = generate(&elf, &lines, input, &options, &mut bytes);
+    watched.finish();
     let report = result.map_err(|error| anyhow!("{error}"))?;
     if given.switch("show-mmap-events", false)? {
         for (path, address) in &report.mappings {

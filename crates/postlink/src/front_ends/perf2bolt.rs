@@ -11,6 +11,7 @@ use postlink_profile::{Weighted, any, bolt_yaml, fdata};
 use super::Arguments;
 use super::options::{Tool, ignored, ignored_value, refused, switch, value};
 use crate::input::Input;
+use crate::ui::Ui;
 
 const READS: &str = "recordings are read without perf";
 
@@ -153,13 +154,18 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
             _ => "parse branch events...",
         }
     );
+    // Shown on terminals alone.
+    let mut watched = Ui::new(false, false).phases("aggregate");
+    watched.phases.begin("samples");
     let samples = any::merge_addresses(&inputs, &options)?;
+    watched.phases.begin("aggregate");
     let options = aggregate::Options {
         ignore_build_id: given.switch("ignore-build-id", false)?,
         all_memory: !given.switch("filter-mem-profile", true)?,
         only_explained: true,
     };
     let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
+    watched.finish();
     say(
         &quality,
         preaggregated,

@@ -151,6 +151,15 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         self.ranges.iter().any(|r| addr >= r.0 && addr < r.1)
     }
 
+    /// The instruction that begins at an address.
+    pub fn insn_at(&self, addr: u64) -> Option<&'a Insn> {
+        let mut pieces = self.pieces.iter().map(|&(from, to)| &self.insns[from..to]);
+        pieces.find_map(|piece| {
+            let at = piece.binary_search_by_key(&addr, |i| i.addr).ok()?;
+            Some(&piece[at])
+        })
+    }
+
     /// An instruction's bytes.
     pub fn bytes(&self, insn: &Insn) -> &'d [u8] {
         let bytes = self.program.elf.bytes_at(insn.addr, u64::from(insn.len));

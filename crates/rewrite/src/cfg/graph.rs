@@ -229,7 +229,9 @@ pub struct Cfg {
     pub anchored_targets: Vec<(u64, BlockId)>,
     /// Addresses inside with their blocks: other entries and labels.
     pub address_taken: Vec<(u64, BlockId)>,
-    /// Addresses of jumps that go on in old code ([`Term::FallBack`]), ascending within a piece.
+    /// Addresses of jumps to old addresses, ascending within a piece: those that go on in old code
+    /// ([`Term::FallBack`]), and, where the linker kept no relocations, those that come back from there
+    /// ([`Cfg::anchored_targets`]).
     pub falls_back: Vec<u64>,
     /// Tables of their own for jumps of new code, ascending by the jump within a piece.
     pub own_tables: Vec<OwnTable>,

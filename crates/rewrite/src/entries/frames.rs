@@ -171,15 +171,23 @@ impl Search {
                 let described = own.filter(|f| self.can_describe(&program.eh.cies[f.cie], program));
                 // A counter alone in the stub of a function without an entry raises nothing.
                 let is_known = described.is_some() || own.is_none() && o.moved.is_empty();
-                let at_first = if is_known { &initial } else { &nowhere };
+                let rows = described.map(|own| rows::rows(&program.eh.cies[own.cie], own));
+                let rows = rows.transpose()?.unwrap_or_default();
+                let row_at = |input: u64| {
+                    let offset = input.wrapping_sub(own?.start);
+                    let k = rows.partition_point(|r| r.0 <= offset);
+                    Some(&rows.get(k.checked_sub(1)?)?.1)
+                };
+                // Not every function begins with the row of its CIE: code in assembly may be reached by a jump.
+                let at_first = if is_known {
+                    row_at(start).unwrap_or(&initial)
+                } else {
+                    &nowhere
+                };
                 push(&mut list, at(o.from), at_first);
-                if let Some(own) = described.filter(|_| !o.moved.is_empty()) {
-                    let rows = rows::rows(&program.eh.cies[own.cie], own)?;
-                    for &(place, input) in &o.moved {
-                        let k = rows.partition_point(|r| r.0 <= input.wrapping_sub(own.start));
-                        if let Some((_, row)) = k.checked_sub(1).and_then(|k| rows.get(k)) {
-                            push(&mut list, at(place), row);
-                        }
+                for &(place, input) in &o.moved {
+                    if let Some(row) = row_at(input) {
+                        push(&mut list, at(place), row);
                     }
                 }
                 push(&mut list, at(o.to), &initial);

@@ -9,8 +9,8 @@
 //!
 //! A jump that nothing leads to any more is left out. Other than the changes of instructions ([`super::Change`]) this
 //! one is made in the flow graph, before blocks are ordered: so layout sees where control really goes. Address
-//! translation tables continue speaking of the input's blocks ([`Threaded::input`]). Readers of profiles find the way over
-//! the jump again (`attach/records.rs`).
+//! translation tables continue speaking of the input's blocks ([`Threaded::input`]). Readers of profiles find the way
+//! over the jump again (`attach/records.rs`).
 //!
 //! A conditional tail call is made only where unwinding finds the same frame at the branch as at the jump, which
 //! the checker compares (`verify/walk/relations.rs`), and on machines whose conditional branches reach everything.

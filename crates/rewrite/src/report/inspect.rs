@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
+use crate::cfg::Term;
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
@@ -116,8 +117,9 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
                 let led = usize::from(a.entry_patch.is_none());
                 let tables = &a.cfg.own_tables;
                 let guarded = tables.iter().filter(|t| t.guarded).count();
-                let (blocks, falls_back) = (a.cfg.blocks.len(), a.cfg.falls_back.len());
-                [blocks, led, falls_back, tables.len() - guarded, guarded]
+                let blocks = a.cfg.blocks.len();
+                let to_old = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
+                [blocks, led, to_old.count(), tables.len() - guarded, guarded]
             });
             (FunctionCounters::of(&program, f, &a), numbers)
         })

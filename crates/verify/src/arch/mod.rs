@@ -114,6 +114,8 @@ pub(crate) enum Guess {
     Narrow,
     /// An operand relative to the program counter.
     Relative,
+    /// An address relative to it that is formed, where that is told from one that is accessed.
+    Formed,
 }
 
 /// What an instruction does to general registers, one bit each: all that it may read, what it overwrites for
@@ -480,7 +482,19 @@ pub(crate) trait Arch: Sync + Send + 'static {
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
 
     /// Visits what could be at any position of `bytes`, which are at `addr`, with the address that it would name.
-    fn guesses(_bytes: &[u8], _addr: u64, _visit: &mut dyn FnMut(Guess, u64)) {}
+    /// Where instructions have one length each of them is one of these positions.
+    fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64));
+
+    /// Visits the numbers that instructions of a program at a fixed address make in several steps, or may load from
+    /// among them.
+    fn numbers(_bytes: &[u8], _visit: &mut dyn FnMut(usize, u64)) {}
+
+    /// More bytes than this no instruction reads from one place that it names itself.
+    const WIDEST: u64;
+
+    /// Entries of jump tables that are added to an address: bytes, and the power of two that they are multiplied
+    /// with.
+    const ENTRIES: &'static [(u64, u32)];
 
     /// Whether all of `bytes`, which are after a function's code, are padding.
     fn is_padding(bytes: &[u8]) -> bool {

@@ -2,8 +2,8 @@
 //! functions are entered through a counter.
 //!
 //! Nothing of the output says where counters are: every byte of the old image that differs must have one of
-//! these reasons. *N leads to E* means that the code at N does nothing but increment a counter, and then is at E: it runs
-//! into E, or ends with a jump there.
+//! these reasons. *N leads to E* means that the code at N does nothing but increment a counter, and then is at E: it
+//! runs into E, or ends with a jump there.
 //!
 //! | what differs | what must hold |
 //! |---|---|

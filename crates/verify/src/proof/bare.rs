@@ -56,9 +56,6 @@ pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &m
         Some(Basis::Nothing) if !fixed => {
             fail("the claim is for a file at a fixed address, and the input has none");
         }
-        Some(_) if A::STEP > 1 => {
-            fail("claims without kept relocations are not checked for this machine");
-        }
         Some(_) if input.segment(PT_GNU_EH_FRAME).is_none() && !claim.functions.is_empty() => {
             fail(
                 "the input has no program header for its unwind table, so new entries are not found",

@@ -1,4 +1,5 @@
-//! What all instrumented functions share: where counters are, and what all functions together may assume of that memory.
+//! What all instrumented functions share: where counters are, and what all functions together may assume of that
+//! memory.
 
 use crate::addr::OutputAddr;
 use crate::arch::Arch;

@@ -11,6 +11,7 @@
 //! | [`tables`] | jump tables of relative entries |
 //! | [`distances`] | functions that calculate with distances between addresses |
 //! | [`described`] | functions that data describe by distances |
+//! | [`bounds`] | ranges of code whose bounds the program knows by symbols |
 //! | [`bare`] | what is demanded where no kept relocations were used |
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
@@ -20,6 +21,7 @@
 //! | [`identity`] | the build-id |
 
 pub(crate) mod bare;
+pub(crate) mod bounds;
 pub(crate) mod counting;
 pub(crate) mod data;
 pub(crate) mod described;

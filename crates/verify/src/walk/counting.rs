@@ -202,6 +202,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     0
                 },
                 entered,
+                untouched: if conventions { walk.untouched } else { 0 },
                 faults: walk.faults && walk.lsdas,
                 by_convention: &by_convention,
                 reserve: &walk.reserve,

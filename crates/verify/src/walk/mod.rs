@@ -48,7 +48,7 @@ mod tables;
 mod values;
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
-use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
+use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn, Operand};
 use crate::consulted::Consulted;
 use crate::context::{Context, FuncId};
 use crate::files::bytes::same_insn;
@@ -217,6 +217,9 @@ struct Walk<'a, 's, A: Arch> {
     indirect: Vec<InputAddr>,
     /// Those in this function, whatever the instruction set.
     targets: Vec<InputAddr>,
+    /// Registers of linkers' stubs that the old code has nothing to do with but at calls, where no kept relocations
+    /// were used.
+    untouched: u32,
     /// There are exclusive stores in it.
     exclusive: bool,
     /// Where the stack below the stack pointer holds nothing.
@@ -263,6 +266,7 @@ pub(crate) fn walk<'a, A: Arch>(
         at_indirect_jumps: 0,
         indirect: Vec::new(),
         targets: Vec::new(),
+        untouched: 0,
         exclusive: false,
         fresh: None,
         reserve: Cell::new(crate::liveness::RESERVE),
@@ -326,6 +330,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .extend(labels.filter(|old| self.f.in_old(*old) && *old != entry.0));
             self.targets.sort_unstable();
             self.targets.dedup();
+            if cx.bare {
+                self.untouched = self.untouched_by_old();
+            }
             self.exclusive = A::STEP > 1
                 && self
                     .old
@@ -352,6 +359,40 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.settled()?;
         self.judge_own_tables()
+    }
+
+    /// The registers of linkers' stubs that no instruction of the old code but calls reads or may write.
+    fn untouched_by_old(&self) -> u32 {
+        if A::STEP == 1 {
+            return 0;
+        }
+        let mut touched = 0;
+        for (r, bytes) in &self.old {
+            for (word, at) in bytes
+                .chunks_exact(A::STEP)
+                .zip((r.start.get()..).step_by(A::STEP))
+            {
+                let flow = A::decode(word, at).map(|insn| insn.flow);
+                touched |= match (flow, A::touched(word)) {
+                    (Some(Flow::Call(_)), _) => 0,
+                    (Some(Flow::Stop), _) => A::return_register(word).map_or(0, |reg| 1 << reg),
+                    // All that a call or a jump itself reads is its operand.
+                    (Some(Flow::IndirectCall | Flow::IndirectJump { .. }), _) => {
+                        A::operand(word, at).map_or(u32::MAX, |operand| match operand.0 {
+                            Operand::Register(reg) => 1 << reg,
+                            Operand::Memory(_) => u32::MAX,
+                        })
+                    }
+                    // What overwrites nothing for certain reads what it writes, or writes none.
+                    (Some(_), Some(t)) => match A::effects(word) {
+                        effects if effects.kills | t.kills == 0 => effects.reads,
+                        _ => t.reads | t.writes,
+                    },
+                    _ => u32::MAX,
+                };
+            }
+        }
+        A::STUB_SCRATCH & !touched
     }
 
     /// Bytes of old code from an address to the end of its range.

@@ -17,6 +17,8 @@ mod layouts;
 mod results;
 mod say;
 
+pub use lab::so_far;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -58,12 +58,12 @@ impl Mip {
             What::Cc(command) => command.run(ui),
             What::Create(command) => command.run(ui),
             What::Merge(command) => command.run(ui),
-            What::Show(command) => command.run(),
+            What::Show(command) => command.run(ui),
             What::Covered(command) => command.run(ui),
             What::Info(command) => command.run(),
             What::Order(command) => command.run(ui),
             What::OutlineReport(command) => command.run(ui),
-            What::ToYaml(command) => command.run(),
+            What::ToYaml(command) => command.run(ui),
             What::FromYaml(command) => command.run(ui),
         }
     }

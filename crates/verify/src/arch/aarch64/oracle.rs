@@ -24,7 +24,7 @@ use farm64::{
 
 use super::*;
 use crate::arch::step::{Mem, Next, Op};
-use crate::testing::{Differences, aarch64_words};
+use crate::differences::{Differences, aarch64_words};
 
 const AT: u64 = 0x40_0000;
 
@@ -73,7 +73,30 @@ impl Other {
             this.writes |= u32::from(written) << number;
             this.kills |= u32::from(written && !read) << number;
         }
+        this.correct(word);
         Some(this)
+    }
+
+    /// Mends what the other decoder has wrong.
+    fn correct(&mut self, word: u32) {
+        let register = |low: u32| 1u32 << (word >> low & 31) & 0x7fff_ffff;
+        let (code, mut wrong) = (format!("{:?}", self.insn.code()), 0);
+        // Structures of vectors whose base advances by a register: it takes that for one that is loaded.
+        if word & 0xbe80_0000 == 0x0c80_0000 {
+            wrong = register(16) & !register(5);
+        }
+        // Stores of pairs without privilege: it takes them for loads.
+        if (code.starts_with("Sttp") || code.starts_with("Sttnp")) && word >> 26 & 1 == 0 {
+            let back = if word >> 23 & 1 == 1 { register(5) } else { 0 };
+            wrong = (register(0) | register(10)) & !back;
+            self.reads |= register(0) | register(10);
+        }
+        // A prefetch of a range: its operation is no register.
+        if code.starts_with("Rprfm") {
+            wrong = self.writes;
+        }
+        self.writes &= !wrong;
+        self.kills &= !wrong;
     }
 
     fn flow(&self) -> FlowControl {
@@ -139,8 +162,10 @@ fn note(found: &mut Differences, what: &str, word: u32, other: &Other, ours: imp
 /// Instructions whose meaning depends on their place in a way of its own: they are refused.
 fn is_refused(other: &Other) -> bool {
     let name = &other.name;
-    // Signed or authenticated with the program counter, and compare and branch of Armv9.6.
-    name.contains("sppc")
+    // Signed or authenticated with the program counter, compare and branch of Armv9.6; what two vendors have in places
+    // that the architecture leaves alone.
+    matches!(name.as_str(), "Genter" | "Gexit" | "Tenter" | "Texit")
+        || name.contains("sppc")
         || name.starts_with("Pacnb")
         || name.starts_with("Cb")
             && other.flow() == FlowControl::ConditionalBranch
@@ -236,7 +261,7 @@ fn registers_flags_and_memory_are_at_least_those_of_the_other_decoder() {
             if other.writes & !touched.writes != 0 {
                 note(&mut found, "touched: not written", word, &other, touched);
             }
-            if touched.kills & !other.kills != 0 {
+            if touched.kills & !(touched.reads & other.writes | other.kills) != 0 {
                 note(&mut found, "touched: killed", word, &other, touched);
             }
         }
@@ -244,7 +269,7 @@ fn registers_flags_and_memory_are_at_least_those_of_the_other_decoder() {
         if other.reads & !effects.reads != 0 {
             note(&mut found, "effects: not read", word, &other, effects);
         }
-        if effects.kills & !other.kills != 0 {
+        if effects.kills & !(effects.reads & other.writes | other.kills) != 0 {
             note(&mut found, "effects: killed", word, &other, effects);
         }
         let Some(plain) = AArch64::plain(&bytes, AT) else {
@@ -310,7 +335,7 @@ fn instructions_of_inserted_code_do_what_the_other_decoder_says() {
         let (mut reads, mut writes, mut stack) = (0u32, 0u32, false);
         // What is read after it was written by the same instruction is not read from before.
         let mut read = |reg: u8, writes: u32| reads |= 1 << reg & !writes;
-        let mut stores = false;
+        let (mut stores, mut amount) = (false, false);
         for op in &step.ops {
             let mut mem = |mem: &Mem, writes: u32| {
                 mem.base.into_iter().for_each(|reg| read(reg, writes));
@@ -343,6 +368,8 @@ fn instructions_of_inserted_code_do_what_the_other_decoder_says() {
                 }
                 Op::Change { mem: m } => {
                     mem(m, writes);
+                    // The register with what is added is not modelled: nothing depends on it.
+                    amount = true;
                     stores = true;
                 }
                 other => panic!("{word:08x}: no AArch64 instruction is {other:?}"),
@@ -374,6 +401,9 @@ fn instructions_of_inserted_code_do_what_the_other_decoder_says() {
         }
         // What only loses its value (`movk`, a store's outcome) is said to be written, not read.
         let spoils = step.ops.iter().any(|op| matches!(op, Op::Spoil { .. }));
+        if amount {
+            reads |= other.reads;
+        }
         if reads & 0x7fff_ffff != other.reads && !spoils || writes & 0x7fff_ffff != other.writes {
             note(
                 &mut found,
@@ -409,7 +439,7 @@ fn additions_to_a_page_are_those_of_the_other_decoder() {
         let same = match used.dest {
             Some(dest) => {
                 let by = other.operands().find_map(|op| match op {
-                    Operand::ImmUnsigned(by) => Some(by),
+                    Operand::ImmShiftedMove { imm, lsl } => Some(u64::from(imm) << lsl),
                     _ => None,
                 });
                 let registers = (
@@ -418,8 +448,7 @@ fn additions_to_a_page_are_those_of_the_other_decoder() {
                 );
                 // Another name for an addition of nothing.
                 let by = by.or((other.insn.mnemonic() == Mnemonic::Mov).then_some(0));
-                registers == (dest, used.base)
-                    && by.is_some_and(|by| used.offset == by || used.offset == by << 12)
+                registers == (dest, used.base) && by == Some(used.offset)
             }
             None => {
                 other.insn.memory_base().number() == used.base

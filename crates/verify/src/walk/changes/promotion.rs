@@ -11,9 +11,9 @@
 //! ```
 //!
 //! On the way on which the comparison found the two equal, the call's operand is the number F: the *path condition*.
-//! The old call would go to F, so a call of whatever corresponds to F now does the same. On the other way nothing was done,
-//! and the call is still to be made: the old state pairs with the code there as well. So one old call has several new
-//! ones, each with a return address that pairs with the old one; rows and call sites are compared at each.
+//! The old call would go to F, so a call of whatever corresponds to F now does the same. On the other way nothing was
+//! done, and the call is still to be made: the old state pairs with the code there as well. So one old call has several
+//! new ones, each with a return address that pairs with the old one; rows and call sites are compared at each.
 //!
 //! An operand in memory is read once, at the beginning, into [`Arch::PROMOTION`]'s register. Where that is needed for F
 //! too it waits in the word under the stack pointer, which the call itself overwrites with the return address. What
