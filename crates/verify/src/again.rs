@@ -448,6 +448,9 @@ impl Walked {
             by_convention: _,
             recorded: _,
             falls_back: _,
+            tables: _,
+            kept_by_calls: _,
+            behind_tables: _,
             changes: _,
             consulted,
         } = self;

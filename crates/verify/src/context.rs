@@ -5,7 +5,7 @@ use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
 use crate::files::bytes::u64_in;
-use crate::files::claim::{Moved, Range};
+use crate::files::claim::{Moved, OwnTable, Range};
 use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
@@ -193,6 +193,13 @@ impl<'a> Context<'a> {
     /// Whether some indirect jump of a moved function continues in old code.
     pub(crate) fn has_fall_back(&self, id: FuncId) -> bool {
         self.function(id).is_some_and(|f| !f.falls_back.is_empty())
+    }
+
+    /// Whether entries of a jump table of a moved function's own count from there.
+    pub(crate) fn is_base(&self, id: FuncId, addr: InputAddr) -> bool {
+        let counts = |t: &OwnTable| !t.wide && t.base == addr.get();
+        self.function(id)
+            .is_some_and(|f| f.tables.iter().any(counts))
     }
 
     /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code

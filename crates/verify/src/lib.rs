@@ -89,7 +89,8 @@ mod walk;
 pub use progress::walked;
 pub use report::{
     Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
-    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict, assumption_ids,
+    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, TableBound, TableReport,
+    Verdict, assumption_ids,
 };
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
@@ -753,6 +754,7 @@ fn compare_image<A: Arch>(
         found.bases.clear();
         found.dispatches.clear();
         bare::check_functions::<A>(cx, &mut found);
+        bare::check_tables(cx, &mut found);
         bare::describing(cx, extents, &mut found);
         let inside = again.as_mut().and_then(Again::inside);
         let inside = inside.unwrap_or_else(|| inside::search::<A>(cx));
@@ -910,7 +912,8 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && cx.patches.owner(old) != Some(id)
-            && (!cx.has_fall_back(id) || visible.describes_insides && cx.bare)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old)
+                || visible.describes_insides && cx.bare)
         {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
@@ -1127,6 +1130,8 @@ fn report<A: Arch>(
                 ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
                 ("A3", wide.binary_search(&id).is_ok()),
                 ("A4", jumps.binary_search(&id).is_ok()),
+                ("A5", w.kept_by_calls),
+                ("A6", w.behind_tables),
                 ("A7", w.assumed_no_return > 0),
                 ("A8", following.binary_search(&id).is_ok()),
                 ("A9", of_labels.binary_search(&id).is_ok()),
@@ -1168,6 +1173,7 @@ fn report<A: Arch>(
                 unreached,
                 entry: entry_report::<A>(cx, id, &wide),
                 falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
+                tables: w.tables.clone(),
             })
         })
         .collect();
@@ -1176,12 +1182,16 @@ fn report<A: Arch>(
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
     let by_jumps = wide.len() as u64;
+    let counted =
+        |rests: &dyn Fn(&Walked) -> bool| walked.iter().filter(|w| rests(w)).count() as u64;
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
         ("A2", if A::STEP == 1 { by_jumps } else { 0 }),
         ("A3", by_jumps),
         ("A4", jumps.len() as u64),
+        ("A5", counted(&|w| w.kept_by_calls)),
+        ("A6", counted(&|w| w.behind_tables)),
         ("A7", no_return.count() as u64),
         ("A8", found.following),
         ("A9", of_labels.len() as u64),

@@ -230,7 +230,12 @@ fn without_relocations(
     ];
     let mut show = postlink("show", &arguments);
     show.args(none);
-    let expects = [&case.led, &case.long, &case.goes_on_in_old_code];
+    let expects = [
+        &case.led,
+        &case.long,
+        &case.own_tables,
+        &case.goes_on_in_old_code,
+    ];
     match run::tool(show, dir, "without.show") {
         // Of a tiny program all functions may be near code without unwind entries, whose bytes could lead
         // there: then no jump is at an old entry.
@@ -326,6 +331,20 @@ fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
             .is_none_or(Vec::is_empty)
         {
             return Err(format!("verify: {name} does not continue in old code"));
+        }
+    }
+    for name in &case.own_tables {
+        let function = moved(name)?;
+        let has = |what: &str| {
+            function[what]
+                .as_array()
+                .is_some_and(|list| !list.is_empty())
+        };
+        if has("falls_back") || !has("tables") {
+            return Err(format!(
+                "verify: {name} has tables {}, and continues in old code at {}",
+                function["tables"], function["falls_back"]
+            ));
         }
     }
     Ok(())

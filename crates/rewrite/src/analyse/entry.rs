@@ -156,7 +156,7 @@ fn may_table_lead_into<I: Isa>(program: &Program<'_>, cfg: &Cfg, at: u64, end: u
     /// More entries than this no table has.
     const ENTRIES: u64 = 4096;
     let second = (at + 1).next_multiple_of(I::INSTRUCTION_ALIGNMENT);
-    if cfg.falls_back.is_empty() || second >= end {
+    if cfg.falls_back.is_empty() && cfg.own_tables.is_empty() || second >= end {
         return false;
     }
     let formed = formed::<I>(program, cfg);

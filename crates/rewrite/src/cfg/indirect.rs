@@ -9,6 +9,7 @@ use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape, Reach};
 use rustc_hash::FxHashMap;
 
 use super::build::{FunctionCode, RelativeTable};
+use super::own_tables::OwnTable;
 use super::targets::{absolute_table, along_branch, anchored};
 use crate::pin::Pin;
 
@@ -24,12 +25,14 @@ pub(super) struct IndirectJumps {
     pub by_address: FxHashMap<u64, (Option<u32>, bool)>,
     /// Targets of tables that count from a place in the code, ascending.
     pub anchored_targets: Vec<u64>,
+    /// Jumps through tables of their own: they do not lead to old addresses.
+    pub own: Vec<u64>,
 }
 
 /// Finds the targets of all indirect jumps. `leaders` are those known so far, ascending.
 pub(super) fn resolve<I: Isa>(
     code: &FunctionCode<'_, '_>,
-    tables: &[RelativeTable],
+    (tables, own_tables): (&[RelativeTable], &[OwnTable]),
     leaders: &[u64],
 ) -> Result<IndirectJumps, Pin> {
     let anchors: Vec<(u64, bool)> = code
@@ -52,6 +55,16 @@ pub(super) fn resolve<I: Isa>(
         formed,
         found: IndirectJumps::default(),
     };
+    for table in own_tables {
+        let inside = table.entries.iter().filter(|e| e.inside);
+        let mut targets: Vec<u64> = inside.map(|e| e.target).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let leaves = table.guarded || table.entries.iter().any(|e| !e.inside);
+        let jump = (Some(resolver.dispatch(targets)), leaves);
+        resolver.found.by_address.insert(table.jump, jump);
+        resolver.found.own.push(table.jump);
+    }
     for &(from, to) in code.pieces {
         for k in from..to {
             if code.insns[k].flow == Flow::IndirectJump {
@@ -89,6 +102,9 @@ impl Resolver<'_, '_> {
     fn jump<I: Isa>(&mut self, from: usize, k: usize) -> Result<(), Pin> {
         let code = self.code;
         let insn = code.insns[k];
+        if self.found.by_address.contains_key(&insn.addr) {
+            return Ok(());
+        }
         let imports = &code.program.imports;
         let imported = insn.field.is_some_and(|x| imports.contains_key(&x.target));
         let no_tables = !code.program.refs.kept && self.anchors.is_empty()

@@ -294,6 +294,7 @@ fn unproved(old: u64, new: u64, failure: Failure) -> FunctionReport {
         assumed_no_return: 0,
         unreached: Vec::new(),
         entry: None,
+        tables: Vec::new(),
         falls_back: Vec::new(),
     }
 }

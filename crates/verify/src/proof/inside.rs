@@ -11,7 +11,7 @@
 //! | addresses that two instructions form (AArch64) | of each page with code: straight code behind what forms it; all of the range that adds to the same register, where the page may get farther | the same, within 16 bytes |
 //! | relocations' values, symbols, tags of the dynamic section, the entry point | their tables | be in I |
 //! | landing pads | all exception tables | be in I |
-//! | tables that a function with a jump to old code may use: at each address that it forms (AArch64: outside of code), entries of each width that the machine's tables have, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
+//! | tables that a function with a jump to old code, or a table of its own, may use: at each address that it forms (AArch64: outside of code), entries of each width that the machine's tables have, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
 //! | at a fixed address, numbers | words of data at multiples of four; the ends of instructions, where immediate operands and displacements are; every position elsewhere in code | be in I |
 //!
 //! Covered code is what an unwind entry or a dynamic symbol with a size spans. It is decoded from its first byte,
@@ -437,7 +437,8 @@ impl Search<'_, '_> {
     /// Tables that a function may use.
     fn own_tables<A: Arch>(&self, id: FuncId) -> Found {
         let mut found = Found::default();
-        let Some(f) = self.cx.function(id).filter(|f| !f.falls_back.is_empty()) else {
+        let f = self.cx.function(id);
+        let Some(f) = f.filter(|f| !f.falls_back.is_empty() || !f.tables.is_empty()) else {
             return found;
         };
         let interiors = f

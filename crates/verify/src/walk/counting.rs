@@ -56,6 +56,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let State::At(p, old) = *state else {
             return matches!(new.flow, Flow::Jump(_));
         };
+        if self.is_own_load(p, at) {
+            return true;
+        }
         let Some(old_bytes) = self.old_bytes(p) else {
             return false;
         };

@@ -26,6 +26,8 @@
 //! What may be another instruction than the old one, and why, is in [`changes`]: one rule a kind of change, which is
 //! counted.
 //!
+//! Where no kept relocations were used, loads of new code may read jump tables of its own ([`own_tables`]).
+//!
 //! At each pair the unwind rows are compared, and at each call what the personality routine would decide; at every
 //! instruction, if the routine is not known to be one that is asked about calls alone.
 //!
@@ -38,10 +40,12 @@
 
 pub(crate) mod changes;
 mod counting;
+mod own_tables;
 mod pages;
 mod relations;
 mod sites;
 mod tables;
+mod values;
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn, Operand};
@@ -53,8 +57,9 @@ use crate::files::lsda::Lsda;
 use crate::files::unwind::{Interner, RowMap, Runner};
 use crate::liveness::Recent;
 use crate::machine::{Footprint, Routine};
-use crate::report::{Check, Failure};
+use crate::report::{Check, Failure, TableReport};
 use counting::Fresh;
+use own_tables::OwnTables;
 use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
@@ -101,6 +106,12 @@ pub(crate) struct Walked {
     pub recorded: u64,
     /// Indirect jumps that continue in old code, by old address.
     pub falls_back: Vec<InputAddr>,
+    /// Jumps through tables of new code's own.
+    pub tables: Vec<TableReport>,
+    /// That rests on what calls leave alone.
+    pub kept_by_calls: bool,
+    /// Such a jump leaves behind what is not looked at any further.
+    pub behind_tables: bool,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
     /// What was looked at beside the function itself, if it was noted.
@@ -188,6 +199,8 @@ struct Walk<'a, 's, A: Arch> {
     jumps: Vec<(usize, InputAddr, OutputAddr)>,
     /// Those that were compared, and with what.
     compared: FxHashMap<InputAddr, (u64, u64)>,
+    /// Jump tables of new code's own.
+    own: OwnTables,
     /// New addresses that something jumps to; kept only where addresses take several instructions.
     joined: FxHashSet<OutputAddr>,
     /// Instructions of new code that must not be jumped to.
@@ -244,6 +257,7 @@ pub(crate) fn walk<'a, A: Arch>(
         deferred: FxHashMap::default(),
         jumps: Vec::new(),
         compared: FxHashMap::default(),
+        own: OwnTables::default(),
         joined: FxHashSet::default(),
         closed: Vec::new(),
         after_read: FxHashSet::default(),
@@ -343,7 +357,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 break;
             }
         }
-        self.settled()
+        self.settled()?;
+        self.judge_own_tables()
     }
 
     /// The registers of linkers' stubs that no instruction of the old code but calls reads or may write.
@@ -639,7 +654,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if here.contains(&at) {
                 return Ok(Some(State::Spin(at)));
             }
-            if let Some(end) = self.inserted(state, chain, at) {
+            let guard = self.guard_of_index(state, at);
+            let inserted = match guard {
+                None => self.inserted(state, chain, at),
+                guard => guard,
+            };
+            if let Some(end) = inserted {
+                if guard.is_none() {
+                    self.own.inserted.insert(at, end);
+                }
                 if !self.mark(at, slot, (end - at) as usize, key)? {
                     self.meet(state.addr(), at, pending)?;
                     return Ok(None);
