@@ -13,7 +13,10 @@ __attribute__((noinline)) int run(const unsigned char *code, int n) {
     int s = 0;
     for (int i = 0; i < n; i++) {
         s += step(s);
-        switch (code[i]) {
+        /* Compared in a register: what is compared in memory and loaded again has no bound. */
+        unsigned op = code[i];
+        __asm__("" : "+r"(op));
+        switch (op) {
         case 0: s += 3; break;
         case 1: s = step(s) * 2; break;
         case 2: s -= 5; break;

@@ -42,6 +42,6 @@ __attribute__((noinline)) int drive(void) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     return drive();
 }
