@@ -513,9 +513,10 @@ fn read_table(
     Ok(OwnTable {
         load,
         old,
-        base: match wide {
-            true => 0,
-            false => old.wrapping_add_signed(base),
+        base: if wide {
+            0
+        } else {
+            old.wrapping_add_signed(base)
         },
         new,
         entries,
@@ -535,9 +536,10 @@ fn put_tables(desc: &mut Vec<u8>, f: &MovedFunction) {
         difference(desc, t.load.0, f.entry);
         difference(desc, t.load.1, start);
         difference(desc, t.old, f.entry);
-        match t.wide {
-            true => desc.push(0),
-            false => difference(desc, t.base, t.old),
+        if t.wide {
+            desc.push(0)
+        } else {
+            difference(desc, t.base, t.old)
         }
         difference(desc, t.new, before);
         leb128::put_unsigned(desc, t.entries);

@@ -46,7 +46,7 @@ impl Attack<'_> {
         let plain = folder.run(&app, &[]);
         let arguments = ["instrument", "app", "-o", "counting"];
         folder.postlink(&[&arguments[..], self.both, self.instrument].concat());
-        let mut counting = folder.command(&folder.path("counting"), &[]);
+        let mut counting = folder.command(folder.path("counting"), &[]);
         // It may crash: what it counts is not needed then.
         let counted = counting
             .env("POSTLINK_PROFILE", folder.path("run.plraw"))
@@ -59,7 +59,7 @@ impl Attack<'_> {
         };
         let arguments = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
         folder.postlink(&[&arguments[..], self.both, options].concat());
-        let optimised = folder.start(&folder.path("opt"), &[]);
+        let optimised = folder.start(folder.path("opt"), &[]);
         assert_ne!(
             String::from_utf8_lossy(&optimised.stdout),
             plain,

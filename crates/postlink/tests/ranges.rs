@@ -94,7 +94,7 @@ fn code_between_bounds_that_have_symbols_may_not_move_nor_pointers_to_it_follow(
     let flags = ["-fno-toplevel-reorder", "-fPIE", "-pie", "-Wl,-q"];
     folder.compile("app", RANGE, &flags);
     folder.postlink(&["instrument", "app", "-o", "counting"]);
-    let mut counting = folder.command(&folder.path("counting"), &[]);
+    let mut counting = folder.command(folder.path("counting"), &[]);
     support::done(counting.env("POSTLINK_PROFILE", folder.path("app.plraw")));
     folder.postlink(&["optimize", "app", "-p", "app.plraw", "-o", "app.opt"]);
     let untype = |names: &'static [&'static str]| {

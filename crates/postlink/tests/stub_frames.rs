@@ -85,7 +85,7 @@ fn counters_in_stubs_have_the_first_row_of_their_function() {
         folder.compile("app", FRAME_AT_ENTRY, &flags);
         folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
         folder.postlink(&["verify", "app", "counting"]);
-        assert_eq!(folder.run(&folder.path("counting"), &[]), "7\n", "{mode}");
+        assert_eq!(folder.run(folder.path("counting"), &[]), "7\n", "{mode}");
     }
 }
 
@@ -118,7 +118,7 @@ fn an_unknown_personality_routine_keeps_instructions_where_they_are() {
         folder.compile("app", UNKNOWN_ROUTINE, &flags);
         folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
         folder.postlink(&["verify", "app", "counting"]);
-        assert_eq!(folder.run(&folder.path("counting"), &[]), "8\n", "{mode}");
+        assert_eq!(folder.run(folder.path("counting"), &[]), "8\n", "{mode}");
     }
 }
 

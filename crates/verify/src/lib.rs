@@ -1037,7 +1037,12 @@ fn basis_of(cx: &Context<'_>) -> Basis {
 fn wide_jumps<A: Arch>(cx: &Context<'_>) -> Vec<FuncId> {
     let wide = |r: &Range<InputAddr>| r.start.get() + (A::STEP as u64) < r.end.get();
     let ranges = cx.patches.ranges().filter(|(r, _)| cx.bare && wide(r));
-    let mut all: Vec<FuncId> = ranges.map(|r| r.1).collect();
+    ascending(ranges.map(|r| r.1))
+}
+
+/// Each function once.
+fn ascending(functions: impl Iterator<Item = FuncId>) -> Vec<FuncId> {
+    let mut all: Vec<FuncId> = functions.collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -1086,18 +1091,11 @@ fn report<A: Arch>(
     for (id, failure) in found.functions {
         failures.entry(id).or_insert(failure);
     }
-    let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
-    jumps.extend(cx.arrivals.ranges().map(|r| r.1));
-    jumps.sort_unstable();
-    jumps.dedup();
+    let overwritten = cx.patches.ranges().chain(cx.arrivals.ranges());
+    let jumps = ascending(overwritten.map(|r| r.1));
     let wide = wide_jumps::<A>(cx);
-    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
-    of_labels.sort_unstable();
-    of_labels.dedup();
-    let addresses = found.addresses.iter().filter(|a| a.1);
-    let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
-    following.sort_unstable();
-    following.dedup();
+    let of_labels = ascending(found.labels.iter().map(|l| l.0));
+    let following = ascending(found.addresses.iter().filter(|a| a.1).map(|a| a.0));
     let through_pointers = |w: &Walked| has_changed(w, ChangeKind::PromotedCall) || w.recorded > 0;
     let with_changed_pointer_calls = walked.iter().filter(|w| through_pointers(w)).count() as u64;
     let by_convention = walked.iter().filter(|w| w.by_convention).count() as u64;

@@ -248,10 +248,8 @@ pub fn put_table_load<T>(out: &mut Code<T>, original: &[u8], displacement: T) ->
     }
     let baseless = modrm >> 6 == 0 && sib & 7 == 5;
     out.bytes.extend_from_slice(&original[..=opcode]);
-    out.bytes.push(match baseless {
-        true => modrm,
-        false => modrm & 0x3f | 0x80,
-    });
+    out.bytes
+        .push(if baseless { modrm } else { modrm & 0x3f | 0x80 });
     out.bytes.push(sib);
     out.fixups.push(Fixup {
         at: out.bytes.len() as u32,

@@ -106,19 +106,19 @@ impl Folder {
             assert!(!said.contains("could not be proved"), "{said}");
             said
         };
-        let plain = self.run(&self.path("app"), &[]);
+        let plain = self.run(self.path("app"), &[]);
         let said = messages(&["instrument", "app", "-o", "counting"]);
         assert!(stays.is_none_or(|stays| said.contains(stays)), "{said}");
         // Of an earlier build.
         let _ = std::fs::remove_file(self.path("run.plraw"));
-        let mut counting = self.command(&self.path("counting"), &[]);
+        let mut counting = self.command(self.path("counting"), &[]);
         let counted = super::done(counting.env("POSTLINK_PROFILE", self.path("run.plraw")));
         assert_eq!(String::from_utf8_lossy(&counted.stdout), plain);
         for preset in ["max", "size", "fast", "safe"] {
             let profile = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
             let said = messages(&[&profile[..], &["--preset", preset]].concat());
             assert!(said.contains("proved: "), "{said}");
-            assert_eq!(self.run(&self.path("opt"), &[]), plain, "{preset}");
+            assert_eq!(self.run(self.path("opt"), &[]), plain, "{preset}");
             self.postlink(&["verify", "app", "opt"]);
         }
     }

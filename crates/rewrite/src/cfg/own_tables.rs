@@ -108,11 +108,12 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<OwnTable> {
     for round in 0..ROUNDS {
         let found = search.tables::<I>(&tables);
         let settled = found == tables;
-        match round + 1 == ROUNDS {
+        tables = if round + 1 == ROUNDS {
             // What is found under more assumptions than are left holds.
-            true => tables = found.into_iter().filter(|t| tables.contains(t)).collect(),
-            false => tables = found,
-        }
+            found.into_iter().filter(|t| tables.contains(t)).collect()
+        } else {
+            found
+        };
         if settled {
             break;
         }

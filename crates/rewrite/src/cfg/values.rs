@@ -210,17 +210,19 @@ impl State {
                         }
                     }
                 }
-                value.copy = match to == from {
-                    true => value.copy.map(|(of, n)| (of, n.min(bits))),
-                    false => Some((from, bits)),
+                value.copy = if to == from {
+                    value.copy.map(|(of, n)| (of, n.min(bits)))
+                } else {
+                    Some((from, bits))
                 };
                 value
             }
             Sets::Extend { from, bits, .. } => {
                 let most = self.get(from).most[place(bits)];
-                match most <= mask(bits) / 2 {
-                    true => Value::below(most),
-                    false => Value::ANY,
+                if most <= mask(bits) / 2 {
+                    Value::below(most)
+                } else {
+                    Value::ANY
                 }
             }
             Sets::And { to, bits, most } => Value::below(self.get(to).most[place(bits)].min(most)),

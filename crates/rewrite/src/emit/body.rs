@@ -374,10 +374,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if table.guarded && !I::put_index_guard(&mut self.temp, table.index, last, old) {
             return Err(Pin::OutOfReach);
         }
-        match I::put_table_load(&mut self.temp, bytes, Target::OwnTable(number)) {
-            true => Ok(()),
-            false => Err(Pin::OutOfReach),
-        }
+        let fits = I::put_table_load(&mut self.temp, bytes, Target::OwnTable(number));
+        fits.then_some(()).ok_or(Pin::OutOfReach)
     }
 
     /// The address whose unwind state holds after a block: that of the next instruction, if it is in the same piece.

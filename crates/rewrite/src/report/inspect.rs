@@ -60,8 +60,8 @@ pub struct Inspection {
     pub led: usize,
     /// Movable functions with jumps that continue in old code, and the number of these jumps.
     pub falls_back: (usize, usize),
-    /// Table jumps of movable functions that have tables of their own: with an index that is bounded by what the program
-    /// compares, and with a guard.
+    /// Table jumps of movable functions that have tables of their own: with an index that is bounded by what the
+    /// program compares, and with a guard.
     pub own_tables: (usize, usize),
     /// Pointers to code in data.
     pub code_pointers: usize,

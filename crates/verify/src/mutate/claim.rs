@@ -65,9 +65,10 @@ fn tables(out: &mut Vec<u8>, f: &Moved) {
         difference(out, t.load.0.get(), entry);
         difference(out, t.load.1.get(), start);
         difference(out, t.old.get(), entry);
-        match t.wide {
-            true => out.push(0),
-            false => difference(out, t.base, t.old.get()),
+        if t.wide {
+            out.push(0)
+        } else {
+            difference(out, t.base, t.old.get())
         }
         difference(out, t.new.get(), before);
         uleb(out, t.entries);

@@ -87,9 +87,12 @@ impl Faults<'_> {
         // One that leads to new code.
         let i = entries.clone().find(|i| old(*i) != Some(entry(*i)))?;
         let what = format!("entry {i} of the table at {:#x}", table.new);
-        let number = |bytes: &[u8]| match table.wide {
-            true => u64_in(bytes, 0),
-            false => u32_in(bytes, 0).map(u64::from),
+        let number = |bytes: &[u8]| {
+            if table.wide {
+                u64_in(bytes, 0)
+            } else {
+                u32_in(bytes, 0).map(u64::from)
+            }
         };
         let stored = |value: u64| value.to_le_bytes().get(..width).map(<[u8]>::to_vec);
         let changes = match kind {

@@ -145,9 +145,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let mut targets = Vec::new();
         for i in 0..table.entries as usize {
-            let target = |bytes: &[u8]| match table.wide {
-                true => u64_in(bytes, 8 * i),
-                false => {
+            let target = |bytes: &[u8]| {
+                if table.wide {
+                    u64_in(bytes, 8 * i)
+                } else {
                     let entry = u32_in(bytes, 4 * i)? as i32;
                     Some(table.base.wrapping_add_signed(entry.into()))
                 }
@@ -237,9 +238,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 jump: p.get(),
                 table: table.old.get(),
                 entries: table.entries,
-                bound: match table.guarded {
-                    true => TableBound::Guarded,
-                    false => TableBound::Proved,
+                bound: if table.guarded {
+                    TableBound::Guarded
+                } else {
+                    TableBound::Proved
                 },
             });
         }
@@ -437,10 +439,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 Flow::Call(_) | Flow::IndirectCall => {
                     self.leave(&values, shown.as_deref_mut())?;
-                    values.lose(match kept {
-                        true => !A::KEPT_BY_CALLS,
-                        false => u32::MAX,
-                    });
+                    values.lose(if kept { !A::KEPT_BY_CALLS } else { u32::MAX });
                     values.lose_flags();
                     values.foreign &= A::KEPT_BY_CALLS;
                     values.foreign_flags = 0;

@@ -216,17 +216,19 @@ impl Values {
                         }
                     }
                 }
-                known.copy_of = match to == from {
-                    true => known.copy_of.map(|(of, n)| (of, n.min(bits))),
-                    false => Some((from, bits)),
+                known.copy_of = if to == from {
+                    known.copy_of.map(|(of, n)| (of, n.min(bits)))
+                } else {
+                    Some((from, bits))
                 };
                 known
             }
             Left::Signed { from, bits } => {
                 let bound = self.known(from).bounds.of(bits);
-                match bound <= ones(bits) >> 1 {
-                    true => Known::at_most(bound),
-                    false => Known::NOTHING,
+                if bound <= ones(bits) >> 1 {
+                    Known::at_most(bound)
+                } else {
+                    Known::NOTHING
                 }
             }
             Left::And { bits, number } => Known::at_most(own(bits).min(number)),
