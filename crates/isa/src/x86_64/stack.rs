@@ -2,6 +2,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
+use super::values::is_immediate;
 use crate::{Flow, Insn};
 
 /// Operations that do nothing but what their operands say; others use the stack by themselves, or are rare.
@@ -89,15 +90,7 @@ fn names_stack(insn: &Instruction) -> bool {
     (0..insn.op_count()).any(|i| match insn.op_kind(i) {
         OpKind::Register => is_stack(insn.op_register(i)),
         OpKind::Memory => is_stack(insn.memory_base()) || is_stack(insn.memory_index()),
-        OpKind::Immediate8
-        | OpKind::Immediate16
-        | OpKind::Immediate32
-        | OpKind::Immediate64
-        | OpKind::Immediate8to16
-        | OpKind::Immediate8to32
-        | OpKind::Immediate8to64
-        | OpKind::Immediate32to64 => false,
-        _ => true,
+        kind => !is_immediate(kind),
     })
 }
 

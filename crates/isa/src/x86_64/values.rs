@@ -45,18 +45,23 @@ fn operand(i: &Instruction, k: u32) -> Option<(u8, u8)> {
 
 /// The immediate operand, as it is extended to 64 bits.
 fn number(i: &Instruction, k: u32) -> Option<u64> {
-    let is_number = matches!(
-        i.op_kind(k),
-        OpKind::Immediate8
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate64
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64
-    );
-    (i.op_count() > k && is_number).then(|| i.immediate(k))
+    (i.op_count() > k && is_immediate(i.op_kind(k))).then(|| i.immediate(k))
+}
+
+/// Whether an operand of this kind is a constant in the instruction that is not an address.
+pub(super) fn is_immediate(kind: OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        kind,
+        Immediate8
+            | Immediate16
+            | Immediate32
+            | Immediate64
+            | Immediate8to16
+            | Immediate8to32
+            | Immediate8to64
+            | Immediate32to64
+    )
 }
 
 /// All ones in so many bits.

@@ -243,26 +243,23 @@ impl State {
         state
     }
 
+    /// The low bits of this register alone are at most so much.
+    fn narrow(&mut self, register: u8, bits: u8, most: u64) {
+        if let Some(value) = self.registers.get_mut(usize::from(register)) {
+            let known = &mut value.most[place(bits)];
+            *known = (*known).min(most);
+            value.settle();
+        }
+    }
+
     /// The low bits of a register are at most so much, and so are those of its copies.
     fn bound(&mut self, register: u8, bits: u8, most: u64) {
-        let mut narrow = |register: u8, bits: u8, most: u64| {
-            if let Some(value) = self.registers.get_mut(usize::from(register)) {
-                let known = &mut value.most[place(bits)];
-                *known = (*known).min(most);
-                value.settle();
-            }
-        };
-        narrow(register, bits, most);
+        self.narrow(register, bits, most);
         let of = self.get(register);
         // What it is a copy of, then copies of either.
         if let Some((from, n)) = of.copy {
             let bits = bits.min(n);
-            let most = of.most[place(bits)];
-            if let Some(value) = self.registers.get_mut(usize::from(from)) {
-                let known = &mut value.most[place(bits)];
-                *known = (*known).min(most);
-                value.settle();
-            }
+            self.narrow(from, bits, of.most[place(bits)]);
         }
         let sources = [Some(register), of.copy.map(|c| c.0)];
         for source in sources.into_iter().flatten() {
