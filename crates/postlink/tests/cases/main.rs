@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::{Kind, Target};
+use build::{Kind, Link, Target};
 use directives::{Build, Case};
 use select::{kinds, kinds_of_language, read_cases, skip_reason};
 use states::Turn;
@@ -37,6 +37,11 @@ use states::Turn;
 fn end_of_time() -> Option<SystemTime> {
     let seconds = std::env::var("POSTLINK_TESTS_UNTIL").ok()?.parse().ok()?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// Whether the C library is in the program itself.
+fn is_static(kind: Kind) -> bool {
+    matches!(kind.link, Link::Static | Link::StaticPie)
 }
 
 fn trial(
@@ -119,12 +124,15 @@ fn main() -> ExitCode {
         todo.rotate_left(first);
         // What is skipped anyway is nobody's first.
         todo.sort_by_key(|(_, _, skip)| skip.is_some());
-        let first_here = todo.iter().position(|t| t.0.target == Target::Host);
+        let position = |fits: fn(Kind) -> bool| todo.iter().position(|t| fits(t.0));
+        let whole = position(|kind| kind.target == Target::Host && !is_static(kind))
+            .or_else(|| position(|kind| kind.target == Target::Host));
         for (before, (kind, build, skip)) in todo.into_iter().enumerate() {
             let until = until.filter(|_| before > 0);
             let turn = Turn {
-                whole: Some(before) == first_here,
+                whole: Some(before) == whole,
                 number: before,
+                few: is_static(kind),
             };
             trials.push((before, trial(case, kind, build, skip, until, turn)));
         }
