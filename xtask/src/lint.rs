@@ -15,6 +15,8 @@ struct Check {
     arguments: &'static [&'static str],
     /// Flags of rustdoc.
     rustdoc: &'static str,
+    /// Lint while compiling with code, by clippy's driver, in place of `cargo clippy`, which only checks types.
+    with_code: bool,
     /// A part of the toolchain that may not be installed, and the command that shows it.
     component: Option<(&'static str, &'static [&'static str])>,
 }
@@ -57,6 +59,13 @@ impl Check {
         if !self.rustdoc.is_empty() {
             command.env("RUSTDOCFLAGS", self.rustdoc);
         }
+        if self.with_code {
+            // What `cargo clippy -- -D warnings` sets.
+            command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env(
+                "CLIPPY_ARGS",
+                "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+            );
+        }
         let status = command.status().with_context(|| self.shown())?;
         Ok(Outcome::of(status.success()))
     }
@@ -73,11 +82,13 @@ const SOURCE: [Check; 2] = [
     Check {
         arguments: &["fmt", "--all", "--check"],
         rustdoc: "",
+        with_code: false,
         component: Some(("rustfmt", &["fmt", "--version"])),
     },
     Check {
         arguments: &["fmt", "--manifest-path", "fleet/Cargo.toml", "--check"],
         rustdoc: "",
+        with_code: false,
         component: Some(("rustfmt", &["fmt", "--version"])),
     },
 ];
@@ -94,11 +105,13 @@ const COMPILED: [Check; 4] = [
             "warnings",
         ],
         rustdoc: "",
+        with_code: false,
         component: Some(("clippy", &["clippy", "--version"])),
     },
     Check {
         arguments: &["doc", "--workspace", "--no-deps"],
         rustdoc: "-D warnings",
+        with_code: false,
         component: None,
     },
     // Linking them needs a nightly compiler's sanitizers, checking their types does not. In the workspace's
@@ -113,23 +126,23 @@ const COMPILED: [Check; 4] = [
             "target",
         ],
         rustdoc: "",
+        with_code: false,
         component: None,
     },
-    // The other workspace, likewise.
+    // The other workspace. Its dependencies take minutes to compile, and the tests need their code: checking their
+    // types first would be half as much again.
     Check {
         arguments: &[
-            "clippy",
+            "test",
+            "--no-run",
             "--locked",
             "--manifest-path",
             "fleet/Cargo.toml",
             "--target-dir",
             "target",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
         ],
         rustdoc: "",
+        with_code: true,
         component: Some(("clippy", &["clippy", "--version"])),
     },
 ];
