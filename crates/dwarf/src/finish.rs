@@ -13,7 +13,7 @@ use crate::names::at;
 use crate::pool::Outcome;
 use crate::read::{fits, part, put_at, put_number, put_uleb_padded, uleb_len};
 use crate::report::{Loss, Report};
-use crate::sections::{Changes, Sections};
+use crate::sections::{Changes, Section, Sections};
 use crate::unit::{Attribute, Entries, Entry, Unit};
 use crate::walk::{Conversion, Number, Patch, Plan};
 
@@ -21,6 +21,10 @@ use crate::walk::{Conversion, Number, Patch, Plan};
 pub(crate) struct Places<'a> {
     /// Changes of the sections that other sections refer to.
     pub changes: &'a Changes,
+    /// Those of the program's sections, to which some offsets of units in other files lead.
+    pub of_program: &'a Changes,
+    /// What offsets of range lists are relative to.
+    pub ranges_base: u64,
     /// Where the unit's new range lists begin.
     pub ranges: u64,
     /// Where its new location lists begin.
@@ -29,6 +33,17 @@ pub(crate) struct Places<'a> {
     pub first_slot: u64,
     /// By pool user.
     pub outcomes: &'a [Outcome],
+}
+
+impl Places<'_> {
+    /// Where an old offset into a section leads now.
+    fn shift(&self, section: Section, old: u64) -> Option<u64> {
+        let changes = match section {
+            Section::Ranges | Section::Addr | Section::Line => self.of_program,
+            _ => self.changes,
+        };
+        changes.get(section).shift(old)
+    }
 }
 
 /// Replaced bytes of `.debug_info`.
@@ -107,10 +122,11 @@ impl Finish<'_> {
         let places = self.places;
         Ok(Some(match patch.number {
             Number::Known(n) => n,
-            Number::Ranges(at) => places.ranges + at,
+            Number::Ranges(at) => (places.ranges + at).wrapping_sub(places.ranges_base),
             Number::Locations(at) => places.locations + at,
-            Number::Offset(section, old) => match places.changes.get(section).shift(old) {
-                Some(new) if new == old => return Ok(None),
+            Number::Offset(section, old) => match places.shift(section, old) {
+                Some(new) if new == old && places.ranges_base == 0 => return Ok(None),
+                Some(new) if section == Section::Ranges => new.wrapping_sub(places.ranges_base),
                 Some(new) => new,
                 None => {
                     let what = format!(
@@ -259,7 +275,8 @@ impl Finish<'_> {
                 return Ok(());
             }
         };
-        let (list, size) = (self.places.ranges + c.list, self.unit.encoding.offset_size);
+        let list = (self.places.ranges + c.list).wrapping_sub(self.places.ranges_base);
+        let size = self.unit.encoding.offset_size;
         if !fits(list, size) {
             let what = format!("a list at {list:#x} is out of reach of an offset of {size} bytes");
             return Err(self.error(self.unit.start + c.at as usize, what));

@@ -86,6 +86,7 @@ mod read;
 mod report;
 mod sections;
 mod splice;
+pub mod split;
 mod unit;
 mod update;
 mod walk;
@@ -96,7 +97,8 @@ pub use report::{Loss, Report};
 pub use sections::{Changes, Section, Sections};
 pub use splice::Splices;
 pub use unit::Stale;
-pub use update::{Update, update};
+pub use split::SplitFile;
+pub use update::{Update, update, update_split};
 
 /// What is wrong with debug information, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{Location, Views, kind};
 use crate::Error;
 use crate::forms::Encoding;
-use crate::read::{put_uleb, uleb_len};
+use crate::read::{put_uleb, put_uleb_padded, uleb_len};
 
 /// Offsets in a group stay below this: three bytes each.
 const NEAR: u64 = 1 << 21;
@@ -99,6 +99,34 @@ pub(crate) fn put_locations(
     Ok(())
 }
 
+/// Bytes of an index that follows later.
+pub(crate) const INDEX: usize = 5;
+
+/// Appends an entry of a location list of DWARF 4 in a file of split units. Returns where its index is, which follows
+/// later.
+pub(crate) fn put_split_location(
+    out: &mut Vec<u8>,
+    range: &Range<u64>,
+    expression: &[u8],
+) -> Result<usize, Error> {
+    let error = |what| Err(Error::new(".debug_loc.dwo", 0, what));
+    out.push(kind::STARTX_LENGTH);
+    let at = out.len();
+    put_uleb_padded(out, 0, INDEX);
+    let len = range.end - range.start;
+    let Ok(len) = u32::try_from(len) else {
+        return error(format!("an entry of {len:#x} bytes of code; 2^32 are too many"));
+    };
+    out.extend(len.to_le_bytes());
+    let len = expression.len();
+    let Ok(len) = u16::try_from(len) else {
+        return error(format!("an expression of {len} bytes; 65535 are possible"));
+    };
+    out.extend(len.to_le_bytes());
+    out.extend_from_slice(expression);
+    Ok(at)
+}
+
 /// Appends a pair of views.
 pub(crate) fn put_views(out: &mut Vec<u8>, views: Views) {
     put_uleb(out, views.0);
@@ -184,6 +212,7 @@ mod tests {
                 section: &[],
                 base: None,
             },
+            is_split: false,
         }
     }
 

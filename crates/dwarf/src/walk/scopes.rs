@@ -47,6 +47,7 @@ impl Walk<'_, '_> {
             encoding: self.unit.encoding,
             base: self.root.base,
             pool: self.values.pool,
+            is_split: self.root.is_split,
         }
     }
 
@@ -59,7 +60,14 @@ impl Walk<'_, '_> {
     ) -> Option<Result<u64, Error>> {
         let value = self.values.number(a);
         if a.form != by_index {
-            return self.unit.encoding.is_offset(a.form).then_some(Ok(value));
+            let base = match by_index {
+                form::RNGLISTX if self.root.is_split && self.unit.encoding.version < 5 => {
+                    self.root.ranges_base
+                }
+                _ => 0,
+            };
+            let is_offset = self.unit.encoding.is_offset(a.form);
+            return is_offset.then_some(Ok(value.wrapping_add(base)));
         }
         let section = match by_index {
             form::RNGLISTX => self.ranges_section(),
@@ -269,6 +277,7 @@ impl Walk<'_, '_> {
             without_address: low.form == form::LLVM_ADDRX_OFFSET,
             // A table of offsets without any could not be told from the lists after it once it has grown.
             by_index: self.root.rnglists_base.is_some() && home.is_some_and(|c| c.lists > c.base),
+            only_by_index: self.root.is_split && self.unit.encoding.version == 5,
         }
     }
 
@@ -299,7 +308,7 @@ impl Walk<'_, '_> {
         };
         let (offset, section) = (offset?, self.ranges_section());
         if self.plan.ranges.home.is_none() && section == Section::Rnglists {
-            self.plan.ranges.home = contribution::holding(self.shared.rnglists, offset);
+            self.plan.ranges.home = contribution::holding(&self.shared.rnglists, offset);
         }
         let Some(new) = new else {
             for index in indexes {

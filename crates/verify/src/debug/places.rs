@@ -146,9 +146,10 @@ fn views<'d>(
     entry: &Entries<'_, 'd>,
     b: &Attribute<Slice<'d>>,
 ) -> gimli::Result<()> {
-    let (Some(views), AttributeValue::LocationListsRef(list)) =
-        (entry.new.attr(c::DW_AT_GNU_locviews), b.value())
-    else {
+    let Some(views) = entry.new.attr(c::DW_AT_GNU_locviews) else {
+        return Ok(());
+    };
+    let Some(list) = units.both.new.attr_locations_offset(units.new, b.value())? else {
         return Ok(());
     };
     // Before DWARF 4 offsets have the forms of numbers.
