@@ -202,6 +202,13 @@ impl AddressMap {
         })
     }
 
+    /// Where the first byte of an interval is that was given to other code.
+    pub(crate) fn reused_in(&self, old: &Range<u64>) -> Option<u64> {
+        let next = self.reused.partition_point(|r| r.end <= old.start);
+        let first = self.reused.get(next).filter(|r| r.start < old.end)?;
+        Some(first.start.max(old.start))
+    }
+
     /// A number that another map makes another one of.
     pub(crate) fn renamed(&self, id: u64) -> u64 {
         mix(self.digest, id)

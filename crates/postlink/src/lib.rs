@@ -17,6 +17,7 @@ mod installed;
 mod options;
 mod profiles;
 mod rewriting;
+mod split_files;
 mod ui;
 mod workload;
 

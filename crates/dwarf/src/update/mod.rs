@@ -29,6 +29,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::abbrev::Additions;
+use crate::frame;
 use crate::finish::{self, Pieces, Places};
 use crate::index;
 use crate::line;
@@ -402,5 +403,10 @@ impl<'d> Job<'_, 'd> {
         };
         try_one(Section::Aranges, aranges, index::aranges);
         try_one(Section::GdbIndex, gdb_index, index::gdb_index);
+        let mut entries = Splices::default();
+        match frame::update(self.program().get(Section::Frame), self.map, &mut entries) {
+            Ok(()) => *self.change(Section::Frame) = entries,
+            Err(error) => self.lose(Loss::Frame, &error),
+        }
     }
 }

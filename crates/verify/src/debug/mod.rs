@@ -15,6 +15,7 @@
 //! | single addresses | labels, calls, return addresses and addresses in expressions follow | [`frame`] |
 //! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
+//! | unwinding | `.debug_frame` says of new code what it said of old | [`unwind`] |
 //! | moves | which bytes stand for which | [`moves`] |
 //! | stale units | what could not be read stays as it was, and leads to what it led to | [`stale`] |
 //! | probes | static probes (`.note.stapsdt`) are at the instructions at which they were | [`probes`] |
@@ -38,6 +39,7 @@ mod program;
 mod scopes;
 mod split;
 mod stale;
+mod unwind;
 
 pub use map::{CodeMap, CodeMapParts, MovedRun};
 pub(crate) use program::{is_described, prove};
@@ -229,6 +231,9 @@ pub fn check_split<'d>(
     {
         report.fail(what);
     }
+    if let Err(what) = unwind::compare(old(".debug_frame"), new(".debug_frame"), map) {
+        report.fail(what);
+    }
     if let Err(what) = gdb_index::compare(old(".gdb_index"), new(".gdb_index"), map, &updated) {
         report.fail(what);
     }
@@ -249,7 +254,7 @@ const FIXED: [&str; 9] = [
 ];
 
 /// Sections with addresses, or with offsets into such.
-const COMPARED: [&str; 12] = [
+const COMPARED: [&str; 13] = [
     ".debug_info",
     ".debug_types",
     ".debug_abbrev",
@@ -262,6 +267,7 @@ const COMPARED: [&str; 12] = [
     ".debug_addr",
     ".debug_macro",
     ".gdb_index",
+    ".debug_frame",
 ];
 
 /// Whether a section is looked at by [`check`].
