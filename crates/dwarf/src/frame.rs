@@ -107,7 +107,11 @@ pub(crate) fn update(data: &[u8], map: &AddressMap, out: &mut Splices) -> Result
         let offset_size = r.unit_length()?;
         let next = r.end as u64;
         let id = r.number(offset_size)?;
-        let all_bits = if offset_size == 8 { u64::MAX } else { 0xffff_ffff };
+        let all_bits = if offset_size == 8 {
+            u64::MAX
+        } else {
+            0xffff_ffff
+        };
         if r.is_empty() && id == 0 || id == all_bits {
             at = next;
             continue;
@@ -127,7 +131,10 @@ pub(crate) fn update(data: &[u8], map: &AddressMap, out: &mut Splices) -> Result
                 put_entry(&mut added, (id, cie), &run, &rows)?;
             }
             if let Some(end) = map.reused_in(&range) {
-                out.push(range_field..range_field + 8, &(end - range.start).to_le_bytes());
+                out.push(
+                    range_field..range_field + 8,
+                    &(end - range.start).to_le_bytes(),
+                );
             }
         }
         at = next;
@@ -146,7 +153,11 @@ impl Cie {
         let id = r.number(offset_size)?;
         let version = r.u8()?;
         let augmentation = r.string()?;
-        let all_bits = if offset_size == 8 { u64::MAX } else { 0xffff_ffff };
+        let all_bits = if offset_size == 8 {
+            u64::MAX
+        } else {
+            0xffff_ffff
+        };
         if id != all_bits || !matches!(version, 1 | 3 | 4) || !augmentation.is_empty() {
             return Err(r.error(format!(
                 "a CIE of version {version} with the augmentation {:?}; 1, 3 and 4 without one are possible",
@@ -156,7 +167,9 @@ impl Cie {
         if version == 4 {
             let (address, segment) = (r.u8()?, r.u8()?);
             if (address, segment) != (8, 0) {
-                let what = format!("addresses of {address} bytes and segments of {segment}; 8 and 0 are possible");
+                let what = format!(
+                    "addresses of {address} bytes and segments of {segment}; 8 and 0 are possible"
+                );
                 return Err(r.error(what));
             }
         }
@@ -173,7 +186,11 @@ impl Cie {
         };
         // Rules of the initial instructions are those to which registers return.
         let rows = cie.rows(&mut r, 0)?;
-        let mut initial = rows.into_iter().next_back().map(|(_, state)| state).unwrap_or_default();
+        let mut initial = rows
+            .into_iter()
+            .next_back()
+            .map(|(_, state)| state)
+            .unwrap_or_default();
         initial.rules.clear();
         cie.initial = initial;
         Ok(cie)
@@ -239,7 +256,10 @@ impl State {
                 let register = r.uleb()?;
                 self.rules.insert(register, whole(r));
             }
-            cfa::OFFSET_EXTENDED | cfa::REGISTER | cfa::OFFSET_EXTENDED_SF | cfa::VAL_OFFSET
+            cfa::OFFSET_EXTENDED
+            | cfa::REGISTER
+            | cfa::OFFSET_EXTENDED_SF
+            | cfa::VAL_OFFSET
             | cfa::VAL_OFFSET_SF => {
                 let register = r.uleb()?;
                 r.uleb()?;
@@ -293,7 +313,11 @@ impl State {
                 // Every state begins with that of a CIE, and none goes back to having no frame.
                 Cfa::None => {}
                 Cfa::Register(register, offset, signed) => {
-                    out.push(if *signed { cfa::DEF_CFA_SF } else { cfa::DEF_CFA });
+                    out.push(if *signed {
+                        cfa::DEF_CFA_SF
+                    } else {
+                        cfa::DEF_CFA
+                    });
                     put_uleb(out, *register);
                     out.extend_from_slice(offset);
                 }
@@ -329,12 +353,19 @@ fn number_bytes(r: &mut Reader<'_>) -> Result<Vec<u8>, Error> {
 /// New code of an interval: runs that follow each other without a gap, cut at the interval's ends.
 fn stretches(map: &AddressMap, old: &Range<u64>) -> Vec<Vec<Run>> {
     let first = map.runs().partition_point(|run| run.old_end() <= old.start);
-    let here = map.runs().iter().skip(first).take_while(|run| run.old < old.end);
+    let here = map
+        .runs()
+        .iter()
+        .skip(first)
+        .take_while(|run| run.old < old.end);
     let mut runs: Vec<Run> = here.copied().collect();
     runs.sort_by_key(|run| run.new);
     let mut out: Vec<Vec<Run>> = Vec::new();
     for run in runs {
-        match out.last_mut().filter(|s| s.last().is_some_and(|last| last.tail_end() == run.new)) {
+        match out
+            .last_mut()
+            .filter(|s| s.last().is_some_and(|last| last.tail_end() == run.new))
+        {
             Some(stretch) => stretch.push(run),
             None => out.push(vec![run]),
         }
@@ -355,10 +386,15 @@ fn put_entry(
     // What holds from each new address on.
     let mut states: Vec<(u64, &State)> = Vec::new();
     for run in runs {
-        let at = rows.partition_point(|row| row.0 <= run.old).saturating_sub(1);
+        let at = rows
+            .partition_point(|row| row.0 <= run.old)
+            .saturating_sub(1);
         states.extend(rows.get(at).map(|row| (run.new, &row.1)));
         // Only a run that was copied has rows inside.
-        let inside = rows.iter().skip(at + 1).take_while(|row| row.0 < run.old_end());
+        let inside = rows
+            .iter()
+            .skip(at + 1)
+            .take_while(|row| row.0 < run.old_end());
         if run.old_len == run.new_len {
             states.extend(inside.map(|row| (run.new + (row.0 - run.old), &row.1)));
         }
@@ -376,7 +412,8 @@ fn put_entry(
     let fixed = 4 + 8 + 8;
     code.resize((4 + fixed + code.len()).next_multiple_of(8) - 4 - fixed, 0);
     put_number(out, (fixed + code.len()) as u64, 4);
-    let near = u32::try_from(cie_at).map_err(|_| Error::new(SECTION, cie_at, "a CIE past 4 GiB"))?;
+    let near =
+        u32::try_from(cie_at).map_err(|_| Error::new(SECTION, cie_at, "a CIE past 4 GiB"))?;
     put_number(out, near.into(), 4);
     put_number(out, first.new, 8);
     put_number(out, last.tail_end() - first.new, 8);
@@ -385,7 +422,9 @@ fn put_entry(
 }
 
 fn put_advance(out: &mut Vec<u8>, bytes: u64, factor: u64) -> Result<(), Error> {
-    let units = bytes.checked_div(factor).filter(|units| units * factor == bytes);
+    let units = bytes
+        .checked_div(factor)
+        .filter(|units| units * factor == bytes);
     let Some(units) = units.and_then(|units| u32::try_from(units).ok()) else {
         let what = format!("an advance of {bytes:#x} bytes in units of {factor}");
         return Err(Error::new(SECTION, 0, what));

@@ -100,8 +100,8 @@ pub use progress::worked;
 pub use report::{Loss, Report};
 pub use sections::{Changes, Section, Sections};
 pub use splice::Splices;
-pub use unit::Stale;
 pub use split::SplitFile;
+pub use unit::Stale;
 pub use update::{Update, update, update_split};
 
 /// What is wrong with debug information, and where.

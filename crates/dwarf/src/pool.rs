@@ -142,7 +142,10 @@ impl Extents {
         out.dedup();
         let len = section.len() as u64;
         let is_whole = |(a, b): (&u64, &u64)| a < b && (b - a).is_multiple_of(ENTRY);
-        let whole = out.iter().zip(out.iter().skip(1).chain([&len])).all(is_whole);
+        let whole = out
+            .iter()
+            .zip(out.iter().skip(1).chain([&len]))
+            .all(is_whole);
         if headers || !whole {
             out.clear();
         }
@@ -253,10 +256,7 @@ pub(crate) fn resolve(
 }
 
 /// Writes the changes of pools, by the places of their first entries.
-pub(crate) fn splice(
-    pools: &BTreeMap<u64, (Option<Contribution>, Resolved)>,
-    out: &mut Splices,
-) {
+pub(crate) fn splice(pools: &BTreeMap<u64, (Option<Contribution>, Resolved)>, out: &mut Splices) {
     let mut bytes = Vec::new();
     for (base, (own, resolved)) in pools {
         let grown = own.filter(|_| !resolved.appended.is_empty());
@@ -359,7 +359,9 @@ mod tests {
     }
     #[test]
     fn a_pool_without_a_header_grows_in_front_of_the_next() {
-        let section: Vec<u8> = (1..=3u64).flat_map(|i| (0x1000 * i).to_le_bytes()).collect();
+        let section: Vec<u8> = (1..=3u64)
+            .flat_map(|i| (0x1000 * i).to_le_bytes())
+            .collect();
         let extents = Extents::new(&section, [(4, 16), (4, 0), (4, 0)].into_iter());
         let own = extents.of(&section, 0);
         let users = [
@@ -378,6 +380,10 @@ mod tests {
         assert_eq!(values, [0x1000, 0x2000, 0x7000, 0x8000, 0x3000]);
         assert_eq!(out.shift(16), Some(32));
         // A unit of DWARF 5 among them: nothing is known of where those without a header end.
-        assert!(Extents::new(&section, [(4, 16), (5, 0)].into_iter()).of(&section, 0).is_none());
+        assert!(
+            Extents::new(&section, [(4, 16), (5, 0)].into_iter())
+                .of(&section, 0)
+                .is_none()
+        );
     }
 }

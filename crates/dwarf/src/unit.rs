@@ -443,7 +443,8 @@ impl Root {
         Ok(root)
     }
 
-    /// What the skeleton says for the unit in the other file, whose lists of DWARF 5 are in the only contributions there.
+    /// What the skeleton says for the unit in the other file, whose lists of DWARF 5 are in the only
+    /// contributions there.
     pub fn take_from(&mut self, skeleton: &Root, shared: &Shared<'_, '_>) {
         self.base = skeleton.base;
         self.addr_base = skeleton.addr_base;

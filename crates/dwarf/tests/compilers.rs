@@ -115,7 +115,12 @@ fn cpp_with_landing_pads() {
 fn debug_frame_has_entries_for_moved_code() {
     let tables = ["-O2", "-g", "-fno-asynchronous-unwind-tables"];
     for compiler in ["gcc", "clang-19"] {
-        check(compiler, &tables, &[&[], &["-O0"], &["-fno-omit-frame-pointer"]], &["calls.c", "second.c"]);
+        check(
+            compiler,
+            &tables,
+            &[&[], &["-O0"], &["-fno-omit-frame-pointer"]],
+            &["calls.c", "second.c"],
+        );
         let Some(program) = compile(compiler, &tables, &["calls.c", "second.c"]) else {
             continue;
         };
@@ -134,10 +139,19 @@ fn debug_frame_has_entries_for_moved_code() {
             let mut wrong = new.get(".debug_frame").to_vec();
             let at = (from + random.next(wrong.len() as u64 - from)) as usize;
             wrong[at] = wrong[at].wrapping_add(1);
-            let by_name = |n: &str| if n == ".debug_frame" { &wrong[..] } else { new.get(n) };
+            let by_name = |n: &str| {
+                if n == ".debug_frame" {
+                    &wrong[..]
+                } else {
+                    new.get(n)
+                }
+            };
             let found = postlink_verify::debug::check(|n| old.get(n), by_name, &checker);
             survivors += usize::from(found.failed == 0);
         }
-        assert!(survivors <= 3, "{compiler}: {survivors} of 60 faults were not found");
+        assert!(
+            survivors <= 3,
+            "{compiler}: {survivors} of 60 faults were not found"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Split DWARF: what compilers write into files of their own, for made-up moves. The independent checker must find every
-//! scope and place where it belongs, in one package, and every wrong byte of it.
+//! Split DWARF: what compilers write into files of their own, for made-up moves. The independent checker must
+//! find every scope and place where it belongs, in one package, and every wrong byte of it.
 
 mod support;
 
@@ -50,8 +50,16 @@ fn packages_of_the_input_are_updated() {
 
 #[test]
 fn type_units_are_packed_with_the_others() {
-    let old: Vec<&str> = OLD.iter().copied().chain(["-fdebug-types-section"]).collect();
-    let new: Vec<&str> = NEW.iter().copied().chain(["-fdebug-types-section"]).collect();
+    let old: Vec<&str> = OLD
+        .iter()
+        .copied()
+        .chain(["-fdebug-types-section"])
+        .collect();
+    let new: Vec<&str> = NEW
+        .iter()
+        .copied()
+        .chain(["-fdebug-types-section"])
+        .collect();
     for packer in [None, Some("llvm-dwp-19")] {
         check("g++", &[&old, &new], &["throws.cpp"], packer);
         check("clang++-19", &[&old, &new], &["throws.cpp"], packer);
@@ -61,7 +69,12 @@ fn type_units_are_packed_with_the_others() {
 /// Changes single bytes of the package; whatever the checker does not notice is returned.
 #[test]
 fn every_byte_of_a_package_that_was_written_matters_to_the_checker() {
-    for (compiler, options) in [("gcc", OLD), ("gcc", NEW), ("clang-19", OLD), ("clang-19", NEW)] {
+    for (compiler, options) in [
+        ("gcc", OLD),
+        ("gcc", NEW),
+        ("clang-19", OLD),
+        ("clang-19", NEW),
+    ] {
         let Some(split) = compile_split(compiler, &options, &["calls.c", "second.c"], None) else {
             continue;
         };
@@ -99,8 +112,15 @@ fn a_missing_file_leaves_its_skeleton_as_it_was() {
         };
         let old = support::Loaded::new(&split.program);
         let range = stale.range.start as usize..stale.range.end as usize;
-        assert_eq!(done.new.get(".debug_info")[range.clone()], old.get(".debug_info")[range]);
-        assert!(stale.why.what.contains("which was not found"), "{}", stale.why);
+        assert_eq!(
+            done.new.get(".debug_info")[range.clone()],
+            old.get(".debug_info")[range]
+        );
+        assert!(
+            stale.why.what.contains("which was not found"),
+            "{}",
+            stale.why
+        );
         let report = check_split(&split, &done, &done.package, &parts);
         assert_eq!(report.failures, [""; 0], "{options:?}");
         assert_eq!(report.stale.len(), 1, "{options:?}");
@@ -122,7 +142,10 @@ fn units_of_the_package_are_found_by_their_new_ids_alone() {
         .map(|seed| ids(&update_split(&split, &random_map(&split.program, seed)).new))
         .collect();
     assert!(old.len() == 2 && done.iter().all(|new| new.len() == 2));
-    assert!(done.concat().iter().all(|id| !old.contains(id)), "{old:x?} {done:x?}");
+    assert!(
+        done.concat().iter().all(|id| !old.contains(id)),
+        "{old:x?} {done:x?}"
+    );
     assert!(done[0].iter().all(|id| !done[1].contains(id)), "{done:x?}");
 }
 
@@ -130,7 +153,8 @@ fn units_of_the_package_are_found_by_their_new_ids_alone() {
 fn damaged_files_are_refused_or_updated_and_never_panic() {
     for (compiler, options) in [("gcc", NEW), ("clang-19", OLD)] {
         for packer in [None, Some("llvm-dwp-19")] {
-            let Some(split) = compile_split(compiler, &options, &["calls.c", "second.c"], packer) else {
+            let Some(split) = compile_split(compiler, &options, &["calls.c", "second.c"], packer)
+            else {
                 continue;
             };
             let parts = random_map(&split.program, 2);
@@ -153,17 +177,28 @@ fn damaged_files_are_refused_or_updated_and_never_panic() {
                         bytes[at] = random.next(256) as u8;
                     }
                 }
-                let all: Result<Vec<_>, _> = files.iter().map(|f| postlink_dwarf::split::read(f)).collect();
+                let all: Result<Vec<_>, _> = files
+                    .iter()
+                    .map(|f| postlink_dwarf::split::read(f))
+                    .collect();
                 let Ok(all) = all else {
                     refused += 1;
                     continue;
                 };
                 let all = all.concat();
                 let done = postlink_dwarf::update_split(&old.sections(), &all, &map);
-                let packed = done.and_then(|done| postlink_dwarf::split::package(&all, &done.files));
-                *(if packed.is_ok() { &mut updated } else { &mut refused }) += 1;
+                let packed =
+                    done.and_then(|done| postlink_dwarf::split::package(&all, &done.files));
+                *(if packed.is_ok() {
+                    &mut updated
+                } else {
+                    &mut refused
+                }) += 1;
             }
-            assert!(updated > 20, "{compiler}: {refused} refused, {updated} updated");
+            assert!(
+                updated > 20,
+                "{compiler}: {refused} refused, {updated} updated"
+            );
         }
     }
 }

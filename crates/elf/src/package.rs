@@ -82,8 +82,11 @@ mod tests {
 
     #[test]
     fn sections_are_read_as_they_were_written() {
-        let sections: [(&str, &[u8]); 3] =
-            [(".debug_info.dwo", b"entries"), (".debug_str.dwo", b""), (".debug_cu_index", &[5; 9])];
+        let sections: [(&str, &[u8]); 3] = [
+            (".debug_info.dwo", b"entries"),
+            (".debug_str.dwo", b""),
+            (".debug_cu_index", &[5; 9]),
+        ];
         let file = write(raw::EM_X86_64, sections.iter().copied());
         let elf = Elf::parse_debug_file(&file).expect("it was just written");
         for (name, bytes) in sections {

@@ -15,12 +15,12 @@ use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
 use postlink_rewrite::{
-    Answer, DebugInfo, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions, OptimizeReport,
-    Phases, Refusal, Rewriting, fit, prepare_instrumented,
+    Answer, DebugInfo, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions,
+    OptimizeReport, Phases, Refusal, Rewriting, fit, prepare_instrumented,
 };
 use postlink_verify::{
-    Check, Failure, FunctionReport, Keep, Remembered, Report, SplitUnits, Verdict,
-    verify_split, verify_split_again,
+    Check, Failure, FunctionReport, Keep, Remembered, Report, SplitUnits, Verdict, verify_split,
+    verify_split_again,
 };
 use tempfile::TempPath;
 
@@ -179,7 +179,11 @@ pub fn optimize_and_save<'p>(
     let fitted = fit(&input.elf, profile, options, phases).with_context(named)?;
     save(&*fitted)?;
     let mut job = fitted.lay_out(phases).with_context(named)?;
-    let split: Vec<&[u8]> = options.split_files.iter().map(|file| file.contents()).collect();
+    let split: Vec<&[u8]> = options
+        .split_files
+        .iter()
+        .map(|file| file.contents())
+        .collect();
     let (file, done) = until_proved((input, &split), &mut *job, target, proof, phases)?;
     // The package first: a debugger that sees the program finds it.
     if let Some(package) = &done.package {
@@ -288,8 +292,14 @@ fn prove_written<'a>(
         Some(_) if before.is_none() => Keep::Always,
         _ => Keep::IfRefused,
     };
-    let checked =
-        verify_split_again(input.elf.data, output.bytes(), split, before, keep, &options);
+    let checked = verify_split_again(
+        input.elf.data,
+        output.bytes(),
+        split,
+        before,
+        keep,
+        &options,
+    );
     let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;
     if let Some(name) = proof.refuse {
         refuse(&mut certificate, name);

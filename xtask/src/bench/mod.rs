@@ -21,6 +21,7 @@
 //! | [`pointers`] | `cargo xtask bench pointers`: calls through pointers that follow, and that stay |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
+//! | [`debug`] | `cargo xtask bench debug`: what updating debug information costs, and what is left of it |
 //! | [`refused`] | `cargo xtask bench refused`: a function that the checker refuses |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
 //! | [`bat_sizes`], [`bat_loop`] | parts of it: sizes beside llvm-bolt's, optimising again and again |
@@ -31,6 +32,7 @@ mod bat;
 mod bat_loop;
 mod bat_sizes;
 mod cachegrind;
+mod debug;
 mod fdata;
 mod fleet;
 mod frontend;
@@ -118,6 +120,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
             "pointers" => return pointers::run(rest),
+            "debug" => return debug::run(rest),
             "refused" => return refused::run(rest),
             "bat" => return bat::run(rest),
             "fleet" => return fleet::run(rest),

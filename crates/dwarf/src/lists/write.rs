@@ -115,7 +115,9 @@ pub(crate) fn put_split_location(
     put_uleb_padded(out, 0, INDEX);
     let len = range.end - range.start;
     let Ok(len) = u32::try_from(len) else {
-        return error(format!("an entry of {len:#x} bytes of code; 2^32 are too many"));
+        return error(format!(
+            "an entry of {len:#x} bytes of code; 2^32 are too many"
+        ));
     };
     out.extend(len.to_le_bytes());
     let len = expression.len();

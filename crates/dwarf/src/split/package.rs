@@ -63,10 +63,7 @@ struct Row {
 /// # Errors
 ///
 /// If a section would exceed 4 GiB, or strings of a file cannot be read.
-pub fn package(
-    files: &[SplitFile<'_>],
-    changes: &[Option<Changes>],
-) -> Result<Package, Error> {
+pub fn package(files: &[SplitFile<'_>], changes: &[Option<Changes>]) -> Result<Package, Error> {
     let version = super::version_of(files);
     let mut packing = Packing {
         columns: if version == 5 { &COLUMNS_5 } else { &COLUMNS_2 },
@@ -76,7 +73,11 @@ pub fn package(
         types: Vec::new(),
         known: FxHashSet::default(),
     };
-    for (i, file) in files.iter().enumerate().filter(|(_, f)| f.version() == version) {
+    for (i, file) in files
+        .iter()
+        .enumerate()
+        .filter(|(_, f)| f.version() == version)
+    {
         packing.file(file, changes.get(i).and_then(Option::as_ref))?;
     }
     let mut out = Package {
@@ -92,7 +93,8 @@ pub fn package(
         (".debug_cu_index", &packing.units),
         (".debug_tu_index", &packing.types),
     ] {
-        out.sections.push((name, index(rows, packing.columns, version)));
+        out.sections
+            .push((name, index(rows, packing.columns, version)));
     }
     out.sections.retain(|(_, bytes)| !bytes.is_empty());
     Ok(out)
@@ -120,7 +122,11 @@ impl Packing {
                 None => Cow::Borrowed(data),
             }
         };
-        let (info, types, abbrev) = (new(Section::Info), new(Section::Types), new(Section::Abbrev));
+        let (info, types, abbrev) = (
+            new(Section::Info),
+            new(Section::Types),
+            new(Section::Abbrev),
+        );
         let (locations, lists) = match file.version() {
             5 => (new(Section::Loclists), new(Section::Rnglists)),
             _ => (new(Section::Loc), Cow::Borrowed(&[][..])),
@@ -191,7 +197,11 @@ impl Packing {
         };
         let mut parts = shared.clone();
         parts.insert(column, self.part(column, bytes)?);
-        let rows = if is_type { &mut self.types } else { &mut self.units };
+        let rows = if is_type {
+            &mut self.types
+        } else {
+            &mut self.units
+        };
         rows.push(Row { id, parts });
         Ok(())
     }

@@ -51,7 +51,10 @@ pub fn skeletons<'d>(by_name: impl Fn(&str) -> &'d [u8]) -> Vec<Skeleton> {
         let (name, dir) = names(unit, &table, &sections, &by_name)?;
         Ok(Some(Skeleton { id, name, dir }))
     };
-    units.iter().filter_map(|unit| read(unit).ok().flatten()).collect()
+    units
+        .iter()
+        .filter_map(|unit| read(unit).ok().flatten())
+        .collect()
 }
 
 /// Name and folder of a skeleton's other half.
@@ -61,12 +64,21 @@ fn names<'d>(
     sections: &Sections<'d>,
     by_name: &impl Fn(&str) -> &'d [u8],
 ) -> Result<(Vec<u8>, Vec<u8>), Error> {
-    let mut r = Reader::new(sections.get(unit.section), unit.root as u64, unit.section.name())?;
+    let mut r = Reader::new(
+        sections.get(unit.section),
+        unit.root as u64,
+        unit.section.name(),
+    )?;
     r.end = unit.end;
     let code = r.uleb()?;
     let mut specs: Vec<(u64, u64)> = Vec::new();
     let declaration = table.get(code);
-    specs.extend(declaration.iter().flat_map(|d| &d.specs).map(|s| (s.name, s.form)));
+    specs.extend(
+        declaration
+            .iter()
+            .flat_map(|d| &d.specs)
+            .map(|s| (s.name, s.form)),
+    );
     let mut fields = BTreeMap::new();
     for (name, f) in specs {
         let f = u16::try_from(f).unwrap_or(0);
@@ -86,19 +98,31 @@ fn names<'d>(
             form::STRP => (".debug_str", number(value)),
             form::STRX1 | form::STRX2 | form::STRX3 | form::STRX4 | form::STRX => {
                 let mut index = Reader::new(value, 0, unit.section.name())?;
-                let index = if *f == form::STRX { index.uleb()? } else { number(value) };
+                let index = if *f == form::STRX {
+                    index.uleb()?
+                } else {
+                    number(value)
+                };
                 let size = unit.encoding.offset_size;
-                let field = index.checked_mul(size.into()).and_then(|o| o.checked_add(offsets_base));
+                let field = index
+                    .checked_mul(size.into())
+                    .and_then(|o| o.checked_add(offsets_base));
                 let name = ".debug_str_offsets";
                 let mut r = Reader::new(by_name(name), field.unwrap_or(u64::MAX), name)?;
                 (".debug_str", r.number(size)?)
             }
             _ => return Ok(Vec::new()),
         };
-        Ok(Reader::new(by_name(section), offset, section)?.string()?.to_vec())
+        Ok(Reader::new(by_name(section), offset, section)?
+            .string()?
+            .to_vec())
     };
     let name = text(at::DWO_NAME)?;
-    let name = if name.is_empty() { text(at::GNU_DWO_NAME)? } else { name };
+    let name = if name.is_empty() {
+        text(at::GNU_DWO_NAME)?
+    } else {
+        name
+    };
     Ok((name, text(at::COMP_DIR)?))
 }
 
@@ -108,7 +132,12 @@ fn names<'d>(
 ///
 /// If a package's index leads out of its sections.
 pub fn read<'d>(sections: &'d [(String, Cow<'d, [u8]>)]) -> Result<Vec<SplitFile<'d>>, Error> {
-    let of = |name: &str| sections.iter().find(|s| s.0 == name).map_or(&[][..], |s| &s.1);
+    let of = |name: &str| {
+        sections
+            .iter()
+            .find(|s| s.0 == name)
+            .map_or(&[][..], |s| &s.1)
+    };
     let [cu_index, tu_index] = [".debug_cu_index", ".debug_tu_index"].map(of);
     if !cu_index.is_empty() {
         return packed(of, [cu_index, tu_index]);
@@ -173,12 +202,18 @@ fn rows(data: &[u8], name: &'static str) -> Result<(u32, Vec<Row>), Error> {
     let version = match version & 0xffff {
         5 => 5,
         2 if version == 2 => 2,
-        _ => return Err(r.error(format!("version {version:#x} of a package's index; 2 and 5 are known"))),
+        _ => {
+            return Err(r.error(format!(
+                "version {version:#x} of a package's index; 2 and 5 are known"
+            )));
+        }
     };
     let (columns, units, slots) = (r.number(4)?, r.number(4)?, r.number(4)?);
     r.bytes(slots.saturating_mul(12))?;
     let column = |r: &mut Reader<'_>| r.number(4).map(|c| c as u32);
-    let kinds: Vec<u32> = (0..columns).map(|_| column(&mut r)).collect::<Result<_, _>>()?;
+    let kinds: Vec<u32> = (0..columns)
+        .map(|_| column(&mut r))
+        .collect::<Result<_, _>>()?;
     let mut table = || -> Result<Vec<u64>, Error> {
         let bytes = r.bytes(units.saturating_mul(columns).saturating_mul(4))?;
         Ok(bytes.chunks_exact(4).map(number).collect())
@@ -188,7 +223,9 @@ fn rows(data: &[u8], name: &'static str) -> Result<(u32, Vec<Row>), Error> {
     let all = offsets.chunks(per_row).zip(lengths.chunks(per_row));
     let row = |(offsets, lengths): (&[u64], &[u64])| -> Row {
         let cells = kinds.iter().zip(offsets).zip(lengths);
-        cells.map(|((kind, offset), len)| (*kind, (*offset, *len))).collect()
+        cells
+            .map(|((kind, offset), len)| (*kind, (*offset, *len)))
+            .collect()
     };
     Ok((version, all.map(row).collect()))
 }
@@ -212,8 +249,10 @@ fn packed<'d>(
             part(of(name), offset..offset.saturating_add(len), name)
         };
         let all = |name: &'static str, c: u32, rows: &[Row]| -> Result<Cow<'d, [u8]>, Error> {
-            let slices: Vec<&[u8]> =
-                rows.iter().map(|row| slice(name, c, row)).collect::<Result<_, _>>()?;
+            let slices: Vec<&[u8]> = rows
+                .iter()
+                .map(|row| slice(name, c, row))
+                .collect::<Result<_, _>>()?;
             let mut some = slices.iter().filter(|s| !s.is_empty());
             Ok(match (some.next(), some.next()) {
                 (None, _) => Cow::Borrowed(&[]),
@@ -221,10 +260,17 @@ fn packed<'d>(
                 _ => Cow::Owned(slices.concat()),
             })
         };
-        rows.sort_by_key(|row| (row.get(&column::INFO).copied(), row.get(&column::TYPES).copied()));
+        rows.sort_by_key(|row| {
+            (
+                row.get(&column::INFO).copied(),
+                row.get(&column::TYPES).copied(),
+            )
+        });
         // What the units share: rows of type units may lack it.
         let shared = |name: &'static str, c: u32| -> Result<&'d [u8], Error> {
-            let cells = rows.iter().filter_map(|row| row.get(&c).filter(|cell| cell.1 > 0));
+            let cells = rows
+                .iter()
+                .filter_map(|row| row.get(&c).filter(|cell| cell.1 > 0));
             let cell = cells.min().copied().unwrap_or_default();
             slice(name, c, &Row::from([(c, cell)]))
         };
@@ -233,7 +279,11 @@ fn packed<'d>(
             true => shared(name, c),
             false => Ok(&[][..]),
         };
-        let macros = if old { column::OLD_MACRO } else { column::MACRO };
+        let macros = if old {
+            column::OLD_MACRO
+        } else {
+            column::MACRO
+        };
         Ok(SplitFile {
             info: all(".debug_info.dwo", column::INFO, &rows)?,
             types: all(".debug_types.dwo", column::TYPES, &rows)?,

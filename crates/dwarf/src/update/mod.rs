@@ -29,8 +29,8 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::abbrev::Additions;
-use crate::frame;
 use crate::finish::{self, Pieces, Places};
+use crate::frame;
 use crate::index;
 use crate::line;
 use crate::map::AddressMap;
@@ -114,7 +114,10 @@ fn sets<'a, 'd>(
                 "units of DWARF {} beside others of {version}; a package has those of one version",
                 file.version()
             );
-            failed.insert((i + 1, Section::Info, 0), Error::new(".debug_info.dwo", 0, what));
+            failed.insert(
+                (i + 1, Section::Info, 0),
+                Error::new(".debug_info.dwo", 0, what),
+            );
         }
         let shared = Shared::new(file.with_program(sections), map).or_else(|error| {
             failed.insert((i + 1, Section::Info, 0), error);
@@ -196,7 +199,10 @@ fn attempt(
     let updated: BTreeSet<usize> = units.iter().map(|u| u.set).collect();
     Ok(Attempt::Done(Box::new(Update {
         changes: changes.next().unwrap_or_default(),
-        files: (1..).zip(changes).map(|(set, c)| updated.contains(&set).then_some(c)).collect(),
+        files: (1..)
+            .zip(changes)
+            .map(|(set, c)| updated.contains(&set).then_some(c))
+            .collect(),
         stale,
         report: job.report,
     })))
@@ -286,7 +292,9 @@ impl<'d> Job<'_, 'd> {
     fn settle(&mut self, set: usize, section: Section) {
         if self.behind && set == 0 {
             let changes = &mut self.changes[0];
-            let behind = changes.get(section).behind(self.sets[0].sections.get(section));
+            let behind = changes
+                .get(section)
+                .behind(self.sets[0].sections.get(section));
             *changes.get_mut(section) = behind;
         }
     }
@@ -382,7 +390,10 @@ impl<'d> Job<'_, 'd> {
     fn indexes(&mut self) {
         let aranges = self.program().get(Section::Aranges);
         let gdb_index = self.program().get(Section::GdbIndex);
-        let own = self.units.iter().filter(|u| (u.set, u.section) == (0, Section::Info));
+        let own = self
+            .units
+            .iter()
+            .filter(|u| (u.set, u.section) == (0, Section::Info));
         let updated: BTreeSet<u64> = own.map(|u| u.start as u64).collect();
         let mut try_one = |section,
                            data,

@@ -122,7 +122,10 @@ impl Job<'_, '_> {
     }
 
     /// Pass 4. Returns additions by table.
-    pub(super) fn abbreviations(&mut self, plans: &mut [Plan]) -> Result<BTreeMap<usize, Additions>, Error> {
+    pub(super) fn abbreviations(
+        &mut self,
+        plans: &mut [Plan],
+    ) -> Result<BTreeMap<usize, Additions>, Error> {
         let numbered = plans
             .iter()
             .enumerate()
@@ -130,7 +133,10 @@ impl Job<'_, '_> {
         let demands = finish::demands(numbered.filter(|(_, p)| !p.conversions.is_empty()));
         let mut additions: BTreeMap<usize, Additions> = BTreeMap::new();
         for (t, demands) in &demands {
-            additions.insert(*t, self.tables.list[*t].meet(demands, self.unit_with(*t).encoding));
+            additions.insert(
+                *t,
+                self.tables.list[*t].meet(demands, self.unit_with(*t).encoding),
+            );
         }
         for (i, plan) in plans.iter_mut().enumerate() {
             if let Some(additions) = additions.get(&self.tables.of_unit[i]) {

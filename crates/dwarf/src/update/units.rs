@@ -50,7 +50,8 @@ fn find(sets: &[Shared<'_, '_>], passed: &Passed) -> Found {
     for (set, shared) in sets.iter().enumerate() {
         for section in [Section::Info, Section::Types] {
             let (read, wrong) = Unit::read_all(shared.sections.get(section), section);
-            out.units.extend(read.into_iter().map(|unit| Unit { set, ..unit }));
+            out.units
+                .extend(read.into_iter().map(|unit| Unit { set, ..unit }));
             for stale in wrong {
                 out.pass(set, stale.why.clone(), || stale);
             }
@@ -92,11 +93,7 @@ impl Found {
 
 /// Gives each unit its root. Skeletons without their other half stay, and so do other halves without a skeleton, of
 /// which nothing is said, as nothing leads to them.
-fn pair(
-    sets: &[Shared<'_, '_>],
-    found: &mut Found,
-    tables: &Tables,
-) -> (Vec<Root>, Vec<usize>) {
+fn pair(sets: &[Shared<'_, '_>], found: &mut Found, tables: &Tables) -> (Vec<Root>, Vec<usize>) {
     let units = std::mem::take(&mut found.units);
     let roots: Vec<Result<Root, Error>> = (0..units.len())
         .into_par_iter()
@@ -109,14 +106,21 @@ fn pair(
         .filter_map(|root| Some((root.split_id?.1, *root)))
         .collect();
     let ids = |in_files: bool| -> FxHashMap<u64, usize> {
-        let all = units.iter().zip(&roots).filter(|(unit, _)| (unit.set > 0) == in_files);
-        all.filter_map(|(unit, root)| Some((root.as_ref().ok()?.split_id?.1, unit.set))).collect()
+        let all = units
+            .iter()
+            .zip(&roots)
+            .filter(|(unit, _)| (unit.set > 0) == in_files);
+        all.filter_map(|(unit, root)| Some((root.as_ref().ok()?.split_id?.1, unit.set)))
+            .collect()
     };
     let others = ids(true);
     let (mut out, mut kept) = (Vec::new(), Vec::new());
     // Type units are updated with the others of their file.
-    let of_skeletons: BTreeSet<usize> =
-        others.iter().filter(|(id, _)| skeletons.contains_key(id)).map(|(_, set)| *set).collect();
+    let of_skeletons: BTreeSet<usize> = others
+        .iter()
+        .filter(|(id, _)| skeletons.contains_key(id))
+        .map(|(_, set)| *set)
+        .collect();
     for (i, (unit, root)) in units.into_iter().zip(roots).enumerate() {
         let mut root = match root {
             Ok(root) => root,
@@ -154,8 +158,14 @@ fn pair(
 impl Found {
     /// Why a skeleton stays whose other half is not updated.
     fn why_alone(&self, unit: &Unit) -> Error {
-        let mut what = "the entries of a unit are in a file of their own (split DWARF), which was not found".to_owned();
-        if let Some(why) = self.files.values().min_by_key(|why| (why.offset, why.section)) {
+        let mut what =
+            "the entries of a unit are in a file of their own (split DWARF), which was not found"
+                .to_owned();
+        if let Some(why) = self
+            .files
+            .values()
+            .min_by_key(|why| (why.offset, why.section))
+        {
             what += &format!(", or cannot be updated: {why}");
         }
         Error::new(unit.section.name(), unit.start as u64, what)
@@ -248,12 +258,10 @@ impl Tables {
         let mut known = FxHashMap::default();
         let mut keys = Vec::new();
         let of_unit = units.iter().map(|unit| {
-            *known
-                .entry(table_key(unit))
-                .or_insert_with(|| {
-                    keys.push(table_key(unit));
-                    keys.len() - 1
-                })
+            *known.entry(table_key(unit)).or_insert_with(|| {
+                keys.push(table_key(unit));
+                keys.len() - 1
+            })
         });
         let of_unit = of_unit.collect();
         let read = |key: &TableKey| {

@@ -92,7 +92,9 @@ impl Walk<'_, '_> {
         }
         let at = out.len() as u64;
         if self.root.is_split && self.unit.encoding.version < 5 {
-            return self.put_split_locations(&new).map(|()| Some((at, views_at)));
+            return self
+                .put_split_locations(&new)
+                .map(|()| Some((at, views_at)));
         }
         lists::put_locations(
             out,

@@ -243,7 +243,8 @@ pub struct Split {
     pub files: Vec<File>,
 }
 
-/// Compiles and links with split DWARF; `packed`: the files are made one package by a tool. `None` if a tool is missing.
+/// Compiles and links with split DWARF; `packed`: the files are made one package by a tool. `None` if a tool is
+/// missing.
 pub fn compile_split(
     compiler: &str,
     options: &[&str],
@@ -269,7 +270,9 @@ pub fn compile_split(
     run(&mut command);
     if let Some(tool) = packed {
         let mut pack = Command::new(tool);
-        run(pack.current_dir(dir.path()).args(["-e", "program", "-o", "program.dwp"]));
+        run(pack
+            .current_dir(dir.path())
+            .args(["-e", "program", "-o", "program.dwp"]));
     }
     let wanted = if packed.is_some() { "dwp" } else { "dwo" };
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.path())
@@ -297,14 +300,21 @@ pub fn compile_split(
 /// The checker's form of files.
 pub fn files_for_checker(files: &[File]) -> Vec<postlink_verify::debug::FileSections<'_>> {
     let all = files.iter().map(|file| {
-        let sections = file.iter().map(|(name, data)| (name.clone().into_bytes(), Cow::Borrowed(&data[..])));
+        let sections = file
+            .iter()
+            .map(|(name, data)| (name.clone().into_bytes(), Cow::Borrowed(&data[..])));
         sections.collect()
     });
     let all: Vec<postlink_verify::debug::FileSections<'_>> = all.collect();
-    all.iter().map(|file| {
-        let joined = postlink_verify::debug::joined(file);
-        joined.into_iter().map(|(name, data)| (name, Cow::Owned(data.into_owned()))).collect()
-    }).collect()
+    all.iter()
+        .map(|file| {
+            let joined = postlink_verify::debug::joined(file);
+            joined
+                .into_iter()
+                .map(|(name, data)| (name, Cow::Owned(data.into_owned())))
+                .collect()
+        })
+        .collect()
 }
 
 /// A program with split units after an update.
@@ -325,15 +335,30 @@ pub fn update_split(split: &Split, parts: &MapParts) -> SplitUpdate {
         .collect();
     let update = postlink_dwarf::update_split(&old.sections(), &files, &map).unwrap();
     let package = postlink_dwarf::split::package(&files, &update.files).unwrap();
-    let package = package.sections.into_iter().map(|(name, data)| (name.to_owned(), Cow::Owned(data)));
+    let package = package
+        .sections
+        .into_iter()
+        .map(|(name, data)| (name.to_owned(), Cow::Owned(data)));
     let new = old.updated(&update);
-    SplitUpdate { update, new, package: package.collect() }
+    SplitUpdate {
+        update,
+        new,
+        package: package.collect(),
+    }
 }
 
 /// Compares what an update made.
-pub fn check_split(split: &Split, done: &SplitUpdate, package: &File, parts: &MapParts) -> DebugReport {
+pub fn check_split(
+    split: &Split,
+    done: &SplitUpdate,
+    package: &File,
+    parts: &MapParts,
+) -> DebugReport {
     let old = Loaded::new(&split.program);
-    let files = [files_for_checker(&split.files), files_for_checker(std::slice::from_ref(package))];
+    let files = [
+        files_for_checker(&split.files),
+        files_for_checker(std::slice::from_ref(package)),
+    ];
     postlink_verify::debug::check_split(
         |n| old.get(n),
         |n| done.new.get(n),

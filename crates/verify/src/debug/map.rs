@@ -225,7 +225,11 @@ impl CodeMap {
 
     /// Where the first byte of an interval is that other code was given.
     pub fn first_reused(&self, old: &Range<u64>) -> Option<u64> {
-        let holes = self.0.reused.iter().filter(|h| h.start < old.end && h.end > old.start);
+        let holes = self
+            .0
+            .reused
+            .iter()
+            .filter(|h| h.start < old.end && h.end > old.start);
         holes.map(|h| h.start.max(old.start)).min()
     }
 

@@ -3,8 +3,10 @@
 //! The input has a skeleton of each unit, which an eight-byte id connects with its other half in one of the files. The
 //! output's skeletons have ids of their own, and their other halves are in one package. What is shown:
 //!
-//! * Each skeleton whose id changed has an other half in the package under its new id, and had one in the files under its
-//!   old id; both are compared like any other unit, with the addresses and bases that their skeletons give them. Strings
+//! * Each skeleton whose id changed has an other half in the package under its new id, and had one in the files
+//! under its
+//!   old id; both are compared like any other unit, with the addresses and bases that their skeletons give
+//! them. Strings
 //!   are compared by what they are, line tables (of file names) and macros by their bytes.
 //! * A skeleton whose id did not change did not change at all, and describes old code.
 //! * Every other unit in the package is as it was: type units are compared like the others, what is left by its bytes.
@@ -151,7 +153,14 @@ impl<'d> Halves<'d> {
         let count = headers.len() as u32;
         for header in headers {
             let dwarf = Arc::clone(&dwarf);
-            self.add(Half { dwarf, header, locations }, once)?;
+            self.add(
+                Half {
+                    dwarf,
+                    header,
+                    locations,
+                },
+                once,
+            )?;
         }
         Ok(count)
     }
@@ -164,7 +173,9 @@ impl<'d> Halves<'d> {
         once: bool,
     ) -> Result<(), String> {
         let load = |id: SectionId| -> Result<Slice<'d>, std::convert::Infallible> {
-            Ok(slice(id.dwo_name().map_or(&[][..], |name| section(file, name))))
+            Ok(slice(
+                id.dwo_name().map_or(&[][..], |name| section(file, name)),
+            ))
         };
         let mut dwarf = match Dwarf::load(load) {
             Ok(dwarf) => dwarf,
@@ -182,30 +193,50 @@ impl<'d> Halves<'d> {
         once: bool,
     ) -> Result<(), String> {
         let load = |id: SectionId| -> Result<Slice<'d>, gimli::Error> {
-            Ok(slice(id.dwo_name().map_or(&[][..], |name| section(file, name))))
+            Ok(slice(
+                id.dwo_name().map_or(&[][..], |name| section(file, name)),
+            ))
         };
         let package = DwarfPackage::load(load, slice(&[])).map_err(|e| e.to_string())?;
         let rows = |index: &UnitIndex<Slice<'d>>| 1..=index.unit_count();
         for row in rows(&package.cu_index) {
-            let dwarf = package.cu_sections(row, parent).map_err(|e| e.to_string())?;
+            let dwarf = package
+                .cu_sections(row, parent)
+                .map_err(|e| e.to_string())?;
             let locations = locations(file, &package.cu_index, row)?;
             let before: BTreeSet<u64> = self.units.keys().copied().collect();
             let count = self.all_units(dwarf, locations, once)?;
             let found = |id: &u64| package.cu_index.find(*id) == Some(row);
-            let new: Vec<u64> = self.units.keys().copied().filter(|id| !before.contains(id)).collect();
+            let new: Vec<u64> = self
+                .units
+                .keys()
+                .copied()
+                .filter(|id| !before.contains(id))
+                .collect();
             if once && (count != 1 || new.len() != 1 || !new.iter().all(found)) {
-                return Err(format!("row {row} of .debug_cu_index has {count} units, and not the one of its id"));
+                return Err(format!(
+                    "row {row} of .debug_cu_index has {count} units, and not the one of its id"
+                ));
             }
         }
         for row in rows(&package.tu_index) {
-            let dwarf = package.tu_sections(row, parent).map_err(|e| e.to_string())?;
+            let dwarf = package
+                .tu_sections(row, parent)
+                .map_err(|e| e.to_string())?;
             let locations = locations(file, &package.tu_index, row)?;
             let before: BTreeSet<u64> = self.types.keys().copied().collect();
             let count = self.all_units(dwarf, locations, once)?;
             let found = |id: &u64| package.tu_index.find(*id) == Some(row);
-            let new: Vec<u64> = self.types.keys().copied().filter(|id| !before.contains(id)).collect();
+            let new: Vec<u64> = self
+                .types
+                .keys()
+                .copied()
+                .filter(|id| !before.contains(id))
+                .collect();
             if once && (count != 1 || new.len() != 1 || !new.iter().all(found)) {
-                return Err(format!("row {row} of .debug_tu_index has {count} units, and not the one of its signature"));
+                return Err(format!(
+                    "row {row} of .debug_tu_index has {count} units, and not the one of its signature"
+                ));
             }
         }
         Ok(())
@@ -216,7 +247,10 @@ impl<'d> Halves<'d> {
         let Some(half) = id.and_then(|id| self.units.get(&id)) else {
             return false;
         };
-        let of_package = both.halves.as_ref().and_then(|h| h[1].units.values().next());
+        let of_package = both
+            .halves
+            .as_ref()
+            .and_then(|h| h[1].units.values().next());
         let packs = of_package.is_none_or(|other| other.header.version() == half.header.version());
         packs && !super::stale::half_cannot_be_updated(&half.dwarf, half.header)
     }
@@ -265,11 +299,15 @@ pub(super) fn compare<'d>(both: &Both<'d>, pairs: &[Pair<'d>]) -> DebugReport {
             match (old.units.get(a), new.units.get(b)) {
                 (Some(old), Some(new)) => half(both, Some(*pair), old, new),
                 (None, _) => {
-                    part.fail(format!("the id {a:#018x} changed of a unit whose entries were not found"));
+                    part.fail(format!(
+                        "the id {a:#018x} changed of a unit whose entries were not found"
+                    ));
                     part
                 }
                 (_, None) => {
-                    part.fail(format!("the package has no unit with the id {b:#018x}, which a skeleton names"));
+                    part.fail(format!(
+                        "the package has no unit with the id {b:#018x}, which a skeleton names"
+                    ));
                     part
                 }
             }
@@ -278,17 +316,24 @@ pub(super) fn compare<'d>(both: &Both<'d>, pairs: &[Pair<'d>]) -> DebugReport {
     for (signature, now) in &new.types {
         parts.push(match old.types.get(signature) {
             Some(before) => half(both, None, before, now),
-            None => one_failure(format!("the package has a type unit {signature:#018x}, which no file has")),
+            None => one_failure(format!(
+                "the package has a type unit {signature:#018x}, which no file has"
+            )),
         });
     }
     let version = new.units.values().next().map(|half| half.header.version());
     for (signature, before) in &old.types {
         if Some(before.header.version()) == version && !new.types.contains_key(signature) {
-            parts.push(one_failure(format!("the package lacks the type unit {signature:#018x}")));
+            parts.push(one_failure(format!(
+                "the package lacks the type unit {signature:#018x}"
+            )));
         }
     }
     for (id, now) in new.units.iter().filter(|(id, _)| !updated.contains(id)) {
-        let same = old.units.get(id).is_some_and(|before| same_bytes(before, now));
+        let same = old
+            .units
+            .get(id)
+            .is_some_and(|before| same_bytes(before, now));
         if !same {
             parts.push(one_failure(format!(
                 "the package has a unit with the id {id:#018x}, which no skeleton that was updated names, and which no file has like this"
@@ -309,14 +354,36 @@ fn one_failure(what: String) -> DebugReport {
 fn same_bytes(a: &Half<'_>, b: &Half<'_>) -> bool {
     let all = |half: &Half<'_>| {
         let abbreviations = half.dwarf.debug_abbrev.reader().slice().to_vec();
-        let entries = half.header.range_from(gimli::UnitOffset(half.header.size_of_header())..).map(|r| r.slice().to_vec()).ok();
+        let entries = half
+            .header
+            .range_from(gimli::UnitOffset(half.header.size_of_header())..)
+            .map(|r| r.slice().to_vec())
+            .ok();
         (abbreviations, entries, half.locations.map(<[u8]>::to_vec))
     };
     fixed(a, b) && all(a) == all(b)
 }
 
-/// Whether line tables and macros are the same.
+/// The strings that a unit can name, by index.
+fn strings<'d>(half: &Half<'d>) -> Option<Vec<Slice<'d>>> {
+    let offsets = half.dwarf.debug_str_offsets.reader().slice();
+    let header = if half.header.version() == 5 { 8 } else { 0 };
+    let fields = offsets.get(header.min(offsets.len())..)?;
+    let string = |field: &[u8]| -> Option<Slice<'d>> {
+        let offset = u32::from_le_bytes(field.try_into().ok()?) as usize;
+        half.dwarf
+            .debug_str
+            .get_str(gimli::DebugStrOffset(offset))
+            .ok()
+    };
+    fields.chunks(4).map(string).collect()
+}
+
+/// Whether strings, line tables and macros are the same.
 fn fixed(a: &Half<'_>, b: &Half<'_>) -> bool {
+    if strings(a) != strings(b) {
+        return false;
+    }
     let all = |half: &Half<'_>| {
         let d = &half.dwarf;
         [
@@ -329,9 +396,19 @@ fn fixed(a: &Half<'_>, b: &Half<'_>) -> bool {
 }
 
 /// Compares two units; with those of their skeletons, if they have any.
-fn half<'d>(both: &Both<'d>, skeletons: Option<Pair<'d>>, a: &Half<'d>, b: &Half<'d>) -> DebugReport {
+fn half<'d>(
+    both: &Both<'d>,
+    skeletons: Option<Pair<'d>>,
+    a: &Half<'d>,
+    b: &Half<'d>,
+) -> DebugReport {
     let mut report = DebugReport::default();
-    let of_types = |half: &Half<'_>| matches!(half.header.type_(), UnitType::Type { .. } | UnitType::SplitType { .. });
+    let of_types = |half: &Half<'_>| {
+        matches!(
+            half.header.type_(),
+            UnitType::Type { .. } | UnitType::SplitType { .. }
+        )
+    };
     let same_header = (a.header.unit_length(), a.header.encoding(), of_types(a))
         == (b.header.unit_length(), b.header.encoding(), of_types(b));
     if !same_header || a.dwarf.file_type != DwarfFileType::Dwo {
@@ -339,7 +416,7 @@ fn half<'d>(both: &Both<'d>, skeletons: Option<Pair<'d>>, a: &Half<'d>, b: &Half
         return report;
     }
     if !fixed(a, b) {
-        report.fail("file names or macros of a split unit changed".to_owned());
+        report.fail("strings, file names or macros of a split unit changed".to_owned());
     }
     let read = || -> gimli::Result<_> {
         let (mut old, mut new) = (a.dwarf.unit(a.header)?, b.dwarf.unit(b.header)?);

@@ -89,7 +89,10 @@ fn reads<'d>(both: &Both<'d>, header: UnitHeader<Slice<'d>>) -> gimli::Result<bo
 }
 
 /// Whether a unit in a file of split units cannot be read to its end.
-pub(super) fn half_cannot_be_updated<'d>(dwarf: &gimli::Dwarf<Slice<'d>>, header: UnitHeader<Slice<'d>>) -> bool {
+pub(super) fn half_cannot_be_updated<'d>(
+    dwarf: &gimli::Dwarf<Slice<'d>>,
+    header: UnitHeader<Slice<'d>>,
+) -> bool {
     // Addresses by index are not looked at: their place is known to the skeleton alone.
     let read = || -> gimli::Result<()> {
         let unit = dwarf.unit(header)?;

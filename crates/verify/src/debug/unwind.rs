@@ -1,7 +1,7 @@
 //! `.debug_frame`: how debuggers unwind where there is no `.eh_frame`.
 //!
-//! What an entry says of old bytes, the output must say of exactly the new bytes that stand for them, and it goes on saying
-//! it of old bodies, up to where other code is in them. Rows of all entries are compared as sets.
+//! What an entry says of old bytes, the output must say of exactly the new bytes that stand for them, and it
+//! goes on saying it of old bodies, up to where other code is in them. Rows of all entries are compared as sets.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -59,7 +59,11 @@ fn rows(data: &[u8], mut cut: impl FnMut(&Range<u64>) -> u64) -> gimli::Result<(
                 };
                 text += &format!(" {}: {rule}", register.0);
             }
-            text += &format!(" {} {}", row.saved_args_size(), fde.cie().return_address_register().0);
+            text += &format!(
+                " {} {}",
+                row.saved_args_size(),
+                fde.cie().return_address_register().0
+            );
             out.entry(text).or_default().push(range);
         }
     }
@@ -89,7 +93,8 @@ pub(super) fn compare(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), Strin
         expected.entry(row).or_default().extend(new);
     }
     for side in [&mut expected, &mut found] {
-        side.values_mut().for_each(|list| *list = union(std::mem::take(list)));
+        side.values_mut()
+            .for_each(|list| *list = union(std::mem::take(list)));
         side.retain(|_, list| !list.is_empty());
     }
     let differs = |row: &&String| expected.get(*row) != found.get(*row);

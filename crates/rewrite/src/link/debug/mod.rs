@@ -42,8 +42,8 @@ use crate::error::Error;
 pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
 use sections::Changed;
 pub use sections::CompressDebug;
-pub use split::{SplitData, skeletons};
 pub(crate) use sections::has_debug_info;
+pub use split::{SplitData, skeletons};
 
 /// What becomes of debug information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -4,8 +4,8 @@
 //! .dwo files or a .dwp ─► sections, unpacked ─► SplitFile ─► updated with the program ─► one .dwp
 //! ```
 //!
-//! Where the files are is found out by whoever calls ([`skeletons`] says under which names), so that the same input and the
-//! same files give the same output.
+//! Where the files are is found out by whoever calls ([`skeletons`] says under which names), so that the same
+//! input and the same files give the same output.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -56,7 +56,10 @@ pub(super) fn load(files: &[SplitData]) -> (Vec<Sections<'_>>, Vec<String>) {
     for file in files {
         let read = || -> Result<Sections<'_>, postlink_elf::FormatError> {
             let elf = Elf::parse_debug_file(file.contents())?;
-            let wanted = elf.sections.iter().filter(|s| s.name.starts_with(".debug_"));
+            let wanted = elf
+                .sections
+                .iter()
+                .filter(|s| s.name.starts_with(".debug_"));
             let unpacked = wanted.map(|section| {
                 let contents = compressed::unpack(section, elf.section_data(section))?;
                 Ok((section.name.to_owned(), contents.bytes))
@@ -93,6 +96,9 @@ pub(super) fn package(
         return Ok(None);
     }
     let package = split::package(files, &update.files).map_err(|e| e.to_string())?;
-    let sections = package.sections.iter().map(|(name, bytes)| (*name, &bytes[..]));
+    let sections = package
+        .sections
+        .iter()
+        .map(|(name, bytes)| (*name, &bytes[..]));
     Ok(Some(postlink_elf::package::write(elf.machine, sections)))
 }
