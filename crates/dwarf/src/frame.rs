@@ -1,8 +1,8 @@
 //! `.debug_frame`: how debuggers unwind where a program has no `.eh_frame` for its code.
 //!
 //! Compilers write it for functions without unwind tables (`-fno-asynchronous-unwind-tables`), assemblers on demand
-//! (`.cfi_sections .debug_frame`). Entries have an address and a length; what an entry says of each instruction is a small
-//! program that makes rows.
+//! (`.cfi_sections .debug_frame`). Entries have an address and a length; what an entry says of each instruction is a
+//! small program that makes rows.
 //!
 //! | bytes | field of a CIE | field of an FDE |
 //! |---|---|---|
@@ -16,8 +16,8 @@
 //!
 //! # What happens
 //!
-//! Old entries stay, as old bodies do: a pointer into one may still be on some stack. For each stretch of new code an entry
-//! is appended whose rows are those of the old instructions, with the same CIE. Where other code is in an old body
+//! Old entries stay, as old bodies do: a pointer into one may still be on some stack. For each stretch of new code an
+//! entry is appended whose rows are those of the old instructions, with the same CIE. Where other code is in an old body
 //! (`--preset size`), its entry ends in front of that.
 //!
 //! Rules are kept as the bytes of the instruction that sets them, so nothing of them is interpreted: not which register
