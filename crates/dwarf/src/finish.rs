@@ -81,7 +81,8 @@ pub(crate) fn unit(
         let start = unit.abbrev_field as u64;
         out.push((start..start + bytes.len() as u64, bytes));
     }
-    let mut at = unit.root;
+    // The header may have a number that changes, after this field.
+    let mut at = unit.abbrev_field + usize::from(unit.encoding.offset_size);
     for conversion in &plan.conversions {
         let start = unit.start + conversion.at as usize;
         finish.fields(at..start, &mut out)?;

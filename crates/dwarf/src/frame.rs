@@ -20,8 +20,8 @@
 //! entry is appended whose rows are those of the old instructions, with the same CIE. Where other code is in an old body
 //! (`--preset size`), its entry ends in front of that.
 //!
-//! Rules are kept as the bytes of the instruction that sets them, so nothing of them is interpreted: not which register
-//! it is, nor what an expression does.
+//! Rules are kept as the bytes of the instruction that sets them, so nothing of them is interpreted: neither
+//! registers nor expressions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -390,14 +390,9 @@ fn put_entry(
             .partition_point(|row| row.0 <= run.old)
             .saturating_sub(1);
         states.extend(rows.get(at).map(|row| (run.new, &row.1)));
-        // Only a run that was copied has rows inside.
-        let inside = rows
-            .iter()
-            .skip(at + 1)
-            .take_while(|row| row.0 < run.old_end());
-        if run.old_len == run.new_len {
-            states.extend(inside.map(|row| (run.new + (row.0 - run.old), &row.1)));
-        }
+        let inside = rows.iter().skip(at + 1);
+        let inside = inside.take_while(|row| row.0 < run.old_end());
+        states.extend(inside.map(|row| (run.border(row.0), &row.1)));
     }
     let mut code = Vec::new();
     let (mut state, mut at) = (&cie.initial, first.new);

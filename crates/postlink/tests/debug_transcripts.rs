@@ -257,7 +257,7 @@ fn programs_in_rust_are_debugged_as_before() {
     .check(true);
 }
 
-/// `.debug_frame` was left as it was: without other unwind tables gdb guessed frames of moved code from its instructions.
+/// `.debug_frame` was left as it was: without other unwind tables gdb guessed frames of moved code from instructions.
 #[test]
 fn gdb_unwinds_moved_code_by_debug_frame() {
     let options = &[

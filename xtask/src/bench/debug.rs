@@ -8,8 +8,8 @@
 //! | others | `--file PROGRAM PROFILE`, for instance a clang that was built with `-g` |
 //!
 //! Each tool optimises with the same profile with and without debug information; what it costs is the difference. Rows,
-//! scopes and places are counted by `llvm-dwarfdump`, and so are errors of `--verify`, which never ends on some inputs and
-//! is ended after a minute. A transcript of gdb is compared for postlink itself.
+//! scopes and places are counted by `llvm-dwarfdump`, and so are errors of `--verify`, which never ends on some inputs
+//! and is ended after a minute. A transcript of gdb is compared for postlink itself.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

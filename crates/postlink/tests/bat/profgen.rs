@@ -1,7 +1,7 @@
 //! Sample profiles of optimised programs: by source lines they are those of the input.
 //!
-//! The emulator writes branch records without a gap (as many as are in a record between two of them), so that counts are
-//! not estimates: what ran as often must be counted as often, wherever it is.
+//! The emulator writes branch records without a gap (as many as are in a record between two of them), so that counts
+//! are not estimates: what ran as often must be counted as often, wherever it is.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -289,6 +289,13 @@ pub(super) fn compare<'d>(both: &Both<'d>, pairs: &[Pair<'d>]) -> DebugReport {
         .filter(|(_, a, b)| a != b)
         .collect();
     let updated: BTreeSet<u64> = skeletons.iter().map(|s| s.2).collect();
+    for (a, b) in pairs {
+        let (old, new) = (id_of(&both.old, *a), id_of(&both.new, *b));
+        if old.is_some() && old == new && !is_unchanged(both, *a) {
+            let what = "a skeleton unit changed, and goes on naming a unit that did not";
+            report.fail(what.to_owned());
+        }
+    }
     if updated.len() != skeletons.len() {
         report.fail("two skeleton units have the same id".to_owned());
     }
@@ -342,6 +349,16 @@ pub(super) fn compare<'d>(both: &Both<'d>, pairs: &[Pair<'d>]) -> DebugReport {
     }
     parts.into_iter().for_each(|part| report.add(part));
     report
+}
+
+/// Whether a unit has the bytes that it had.
+fn is_unchanged(both: &Both<'_>, header: UnitHeader<Slice<'_>>) -> bool {
+    let Some((section, start)) = super::frame::place(&header) else {
+        return false;
+    };
+    let [old, new] = both.units[usize::from(section == super::TYPES)];
+    let range = start as usize..start as usize + header.length_including_self();
+    old.get(range.clone()) == new.get(range)
 }
 
 fn one_failure(what: String) -> DebugReport {
