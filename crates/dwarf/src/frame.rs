@@ -17,8 +17,8 @@
 //! # What happens
 //!
 //! Old entries stay, as old bodies do: a pointer into one may still be on some stack. For each stretch of new code an
-//! entry is appended whose rows are those of the old instructions, with the same CIE. Where other code is in an old body
-//! (`--preset size`), its entry ends in front of that.
+//! entry is appended whose rows are those of the old instructions, with the same CIE. Where other code is in an old
+//! body (`--preset size`), its entry ends in front of that.
 //!
 //! Rules are kept as the bytes of the instruction that sets them, so nothing of them is interpreted: neither
 //! registers nor expressions.
