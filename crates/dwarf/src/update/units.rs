@@ -91,7 +91,7 @@ impl Found {
     }
 }
 
-/// Gives each unit its root. Skeletons without their other half stay, and so do other halves without a skeleton, of
+/// Gives each unit its root. Skeletons without their other half stay, and so do files without a skeleton, of
 /// which nothing is said, as nothing leads to them.
 fn pair(sets: &[Shared<'_, '_>], found: &mut Found, tables: &Tables) -> (Vec<Root>, Vec<usize>) {
     let units = std::mem::take(&mut found.units);
@@ -144,8 +144,16 @@ fn pair(sets: &[Shared<'_, '_>], found: &mut Found, tables: &Tables) -> (Vec<Roo
             let is_type = matches!(unit.identity, Identity::Type(_));
             match skeleton {
                 Some(skeleton) => root.take_from(skeleton, &sets[unit.set]),
-                None if is_type && of_skeletons.contains(&unit.set) => {}
-                None => continue,
+                None if !of_skeletons.contains(&unit.set) => continue,
+                None if is_type => {}
+                // What it leads to would move under it.
+                None => {
+                    let what = "a unit that no skeleton names, in a file with others";
+                    let error = Error::new(unit.section.name(), unit.start as u64, what);
+                    let key = (unit.set, unit.section, unit.start);
+                    found.more.insert(key, error);
+                    continue;
+                }
             }
         }
         found.units.push(unit);

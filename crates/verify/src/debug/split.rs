@@ -32,8 +32,8 @@ pub type FileSections<'d> = Vec<(Vec<u8>, Cow<'d, [u8]>)>;
 pub(super) struct Half<'d> {
     dwarf: Arc<Dwarf<Slice<'d>>>,
     header: UnitHeader<Slice<'d>>,
-    /// `.debug_loc` and `.debug_loclists`, as far as they are its.
-    locations: [&'d [u8]; 2],
+    /// `.debug_loc`, `.debug_loclists` and `.debug_rnglists`, as far as they are its.
+    lists: [&'d [u8]; 3],
 }
 
 /// Units of files, by id and by signature.
@@ -137,7 +137,7 @@ impl<'d> Halves<'d> {
     fn all_units(
         &mut self,
         dwarf: Dwarf<Slice<'d>>,
-        locations: [&'d [u8]; 2],
+        lists: [&'d [u8]; 3],
         once: bool,
     ) -> Result<u32, String> {
         let dwarf = Arc::new(dwarf);
@@ -157,7 +157,7 @@ impl<'d> Halves<'d> {
                 Half {
                     dwarf,
                     header,
-                    locations,
+                    lists,
                 },
                 once,
             )?;
@@ -182,8 +182,8 @@ impl<'d> Halves<'d> {
             Err(never) => match never {},
         };
         dwarf.make_dwo(parent);
-        let locations = [".debug_loc.dwo", ".debug_loclists.dwo"].map(|name| section(file, name));
-        self.all_units(dwarf, locations, once).map(drop)
+        let lists = LISTS.map(|name| section(file, name));
+        self.all_units(dwarf, lists, once).map(drop)
     }
 
     fn package(
@@ -203,9 +203,9 @@ impl<'d> Halves<'d> {
             let dwarf = package
                 .cu_sections(row, parent)
                 .map_err(|e| e.to_string())?;
-            let locations = locations(file, &package.cu_index, row)?;
+            let lists = lists(file, &package.cu_index, row)?;
             let before: BTreeSet<u64> = self.units.keys().copied().collect();
-            let count = self.all_units(dwarf, locations, once)?;
+            let count = self.all_units(dwarf, lists, once)?;
             let found = |id: &u64| package.cu_index.find(*id) == Some(row);
             let new: Vec<u64> = self
                 .units
@@ -223,9 +223,9 @@ impl<'d> Halves<'d> {
             let dwarf = package
                 .tu_sections(row, parent)
                 .map_err(|e| e.to_string())?;
-            let locations = locations(file, &package.tu_index, row)?;
+            let lists = lists(file, &package.tu_index, row)?;
             let before: BTreeSet<u64> = self.types.keys().copied().collect();
-            let count = self.all_units(dwarf, locations, once)?;
+            let count = self.all_units(dwarf, lists, once)?;
             let found = |id: &u64| package.tu_index.find(*id) == Some(row);
             let new: Vec<u64> = self
                 .types
@@ -256,19 +256,28 @@ impl<'d> Halves<'d> {
     }
 }
 
-/// A row's parts of the sections with location lists.
-fn locations<'d>(
+/// Sections with lists.
+const LISTS: [&str; 3] = [
+    ".debug_loc.dwo",
+    ".debug_loclists.dwo",
+    ".debug_rnglists.dwo",
+];
+
+/// A row's parts of the sections with lists.
+fn lists<'d>(
     file: &'d FileSections<'d>,
     index: &UnitIndex<Slice<'d>>,
     row: u32,
-) -> Result<[&'d [u8]; 2], String> {
-    let mut out = [&[][..]; 2];
+) -> Result<[&'d [u8]; 3], String> {
+    let mut out = [&[][..]; 3];
     for part in index.sections(row).map_err(|e| e.to_string())? {
-        let (which, name) = match part.section {
-            IndexSectionId::DebugLoc => (0, ".debug_loc.dwo"),
-            IndexSectionId::DebugLocLists => (1, ".debug_loclists.dwo"),
+        let which = match part.section {
+            IndexSectionId::DebugLoc => 0,
+            IndexSectionId::DebugLocLists => 1,
+            IndexSectionId::DebugRngLists => 2,
             _ => continue,
         };
+        let name = LISTS[which];
         let bytes = section(file, name).get(part.offset as usize..);
         let bytes = bytes.and_then(|rest| rest.get(..part.size as usize));
         out[which] = bytes.ok_or_else(|| format!("row {row} of an index leads out of {name}"))?;
@@ -376,7 +385,7 @@ fn same_bytes(a: &Half<'_>, b: &Half<'_>) -> bool {
             .range_from(gimli::UnitOffset(half.header.size_of_header())..)
             .map(|r| r.slice().to_vec())
             .ok();
-        (abbreviations, entries, half.locations.map(<[u8]>::to_vec))
+        (abbreviations, entries, half.lists.map(<[u8]>::to_vec))
     };
     fixed(a, b) && all(a) == all(b)
 }
@@ -454,7 +463,7 @@ fn half<'d>(
         old: Arc::clone(&a.dwarf),
         new: Arc::clone(&b.dwarf),
         map: both.map,
-        new_locations: b.locations,
+        new_locations: [b.lists[0], b.lists[1]],
         units: [[&[]; 2]; 2],
         old_bytes_stay: false,
         // The line table has the names of files alone.
