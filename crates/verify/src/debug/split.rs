@@ -117,29 +117,34 @@ impl<'d> Halves<'d> {
         Ok(out)
     }
 
-    fn add(&mut self, half: Half<'d>, once: bool) -> Result<(), String> {
-        let (list, id) = match half.header.type_() {
+    /// Takes a unit. Returns whether it is a type unit, and its number.
+    fn add(&mut self, half: Half<'d>, once: bool) -> Result<Option<(bool, u64)>, String> {
+        let (list, key) = match half.header.type_() {
             UnitType::Type { type_signature, .. } | UnitType::SplitType { type_signature, .. } => {
-                (&mut self.types, type_signature.0)
+                (&mut self.types, (true, type_signature.0))
             }
             _ => match id_of(&half.dwarf, half.header) {
-                Some(id) => (&mut self.units, id),
-                None => return Ok(()),
+                Some(id) => (&mut self.units, (false, id)),
+                None => return Ok(None),
             },
         };
-        if once && list.contains_key(&id) {
-            return Err(format!("two units of the package have the id {id:#018x}"));
+        if once && list.contains_key(&key.1) {
+            return Err(format!(
+                "two units of the package have the id {:#018x}",
+                key.1
+            ));
         }
-        list.entry(id).or_insert(half);
-        Ok(())
+        list.entry(key.1).or_insert(half);
+        Ok(Some(key))
     }
 
+    /// Takes all units of a file, or of a row of a package. Returns what [`Self::add`] says of them.
     fn all_units(
         &mut self,
         dwarf: Dwarf<Slice<'d>>,
         lists: [&'d [u8]; 3],
         once: bool,
-    ) -> Result<u32, String> {
+    ) -> Result<Vec<Option<(bool, u64)>>, String> {
         let dwarf = Arc::new(dwarf);
         let mut headers = Vec::new();
         let mut units = dwarf.units();
@@ -150,19 +155,15 @@ impl<'d> Halves<'d> {
         while let Some(header) = types.next().map_err(|e| e.to_string())? {
             headers.push(header);
         }
-        let count = headers.len() as u32;
-        for header in headers {
-            let dwarf = Arc::clone(&dwarf);
-            self.add(
-                Half {
-                    dwarf,
-                    header,
-                    lists,
-                },
-                once,
-            )?;
-        }
-        Ok(count)
+        let half = |header| Half {
+            dwarf: Arc::clone(&dwarf),
+            header,
+            lists,
+        };
+        headers
+            .into_iter()
+            .map(|header| self.add(half(header), once))
+            .collect()
     }
 
     /// A `.dwo` file.
@@ -198,45 +199,19 @@ impl<'d> Halves<'d> {
             ))
         };
         let package = DwarfPackage::load(load, slice(&[])).map_err(|e| e.to_string())?;
-        let rows = |index: &UnitIndex<Slice<'d>>| 1..=index.unit_count();
-        for row in rows(&package.cu_index) {
-            let dwarf = package
-                .cu_sections(row, parent)
-                .map_err(|e| e.to_string())?;
-            let lists = lists(file, &package.cu_index, row)?;
-            let before: BTreeSet<u64> = self.units.keys().copied().collect();
-            let count = self.all_units(dwarf, lists, once)?;
-            let found = |id: &u64| package.cu_index.find(*id) == Some(row);
-            let new: Vec<u64> = self
-                .units
-                .keys()
-                .copied()
-                .filter(|id| !before.contains(id))
-                .collect();
-            if once && (count != 1 || new.len() != 1 || !new.iter().all(found)) {
-                return Err(format!(
-                    "row {row} of .debug_cu_index has {count} units, and not the one of its id"
-                ));
-            }
-        }
-        for row in rows(&package.tu_index) {
-            let dwarf = package
-                .tu_sections(row, parent)
-                .map_err(|e| e.to_string())?;
-            let lists = lists(file, &package.tu_index, row)?;
-            let before: BTreeSet<u64> = self.types.keys().copied().collect();
-            let count = self.all_units(dwarf, lists, once)?;
-            let found = |id: &u64| package.tu_index.find(*id) == Some(row);
-            let new: Vec<u64> = self
-                .types
-                .keys()
-                .copied()
-                .filter(|id| !before.contains(id))
-                .collect();
-            if once && (count != 1 || new.len() != 1 || !new.iter().all(found)) {
-                return Err(format!(
-                    "row {row} of .debug_tu_index has {count} units, and not the one of its signature"
-                ));
+        for (is_types, index) in [(false, &package.cu_index), (true, &package.tu_index)] {
+            for row in 1..=index.unit_count() {
+                let parts = index.sections(row).map_err(|e| e.to_string())?;
+                let dwarf = package.sections(parts, parent).map_err(|e| e.to_string())?;
+                let added = self.all_units(dwarf, lists(file, index, row)?, once)?;
+                let found = match added[..] {
+                    [Some((is_type, id))] => is_type == is_types && index.find(id) == Some(row),
+                    _ => false,
+                };
+                if once && !found {
+                    let name = [".debug_cu_index", ".debug_tu_index"][usize::from(is_types)];
+                    return Err(format!("row {row} of {name} is not that of one unit"));
+                }
             }
         }
         Ok(())
