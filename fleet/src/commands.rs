@@ -72,9 +72,10 @@ fn add(command: Add, say: &Say) -> Result<ExitCode> {
     let binaries = command.binary.iter().map(|path| Binary::open(path));
     let binaries = binaries.collect::<Result<Vec<_>>>()?;
     // Only footers are looked at: adding must not cost the reading of all that was added before.
-    let mut known = match command.output.exists() {
-        true => HashSet::from_iter(Inventory::names(&command.output)?),
-        false => HashSet::new(),
+    let mut known = if command.output.exists() {
+        HashSet::from_iter(Inventory::names(&command.output)?)
+    } else {
+        HashSet::new()
     };
     let (mut added, mut rows_added, mut repeated) = (0u64, 0u64, 0u64);
     for text in &command.profiles {
@@ -331,12 +332,13 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
     }
     // What is in one of them as well would come back to life.
     for path in inventory.repeated.iter().filter(|_| removed + written > 0) {
-        match command.dry_run {
-            true => say.info(&format!(
+        if command.dry_run {
+            say.info(&format!(
                 "would remove {}, which is in others",
                 path.display()
-            )),
-            false => remove(path)?,
+            ))
+        } else {
+            remove(path)?
         }
     }
     let would = if command.dry_run { "would be " } else { "" };

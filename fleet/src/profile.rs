@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use datafusion::arrow::array::RecordBatch;
-use postlink_aggregate::binary::Placer;
+use postlink_aggregate::Placer;
 use postlink_elf::elf::Elf;
 use postlink_profile::address::{
     AddressKind as Addresses, AddressProfile, Collector, Counts, Module, ModuleId, Origin, Place,
@@ -19,9 +19,7 @@ use postlink_profile::preaggregated::{self, Dialect};
 use postlink_profile::symbolic::{
     BasicSample, Branch, Location, MemoryAccess, NameId, Records, SymbolicProfile,
 };
-use postlink_profile::{
-    Digest, Identity, IdentityKind, Profile, Site, Subject, fdata, output, plprof,
-};
+use postlink_profile::{Digest, Identity, IdentityKind, Profile, Site, Subject, fdata, plprof};
 
 use crate::engine::{Engine, TABLE, at, numbers, quoted, strings, sum};
 use crate::rows::collection_named;
@@ -103,7 +101,7 @@ pub async fn write(engine: &Engine, wanted: &Wanted, path: &Path) -> Result<()> 
         Target::Preaggregated => {
             let mut text = Vec::new();
             addresses(engine, wanted, &mut text).await?;
-            output::atomically(path, |out| out.write_all(&text))?;
+            postlink_profile::write_atomically(path, |out| out.write_all(&text))?;
         }
     }
     Ok(())

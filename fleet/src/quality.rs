@@ -203,9 +203,10 @@ impl Build {
             let _ = write!(text, "\n  {} names of files under one build-id", self.names);
         }
         let missing = self.missing(enough);
-        let _ = match missing.is_empty() {
-            true => write!(text, "\n  enough"),
-            false => write!(text, "\n  missing: {}", missing.join("; ")),
+        let _ = if missing.is_empty() {
+            write!(text, "\n  enough")
+        } else {
+            write!(text, "\n  missing: {}", missing.join("; "))
         };
         text
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use postlink_aggregate::Error as AggregateError;
-use postlink_aggregate::binary::Placer;
+use postlink_aggregate::Placer;
 use postlink_elf::elf::Elf;
 use postlink_profile::address::{
     AddressKind as Addresses, AddressProfile, Collector, Module, ModuleId, Origin, Place, Trace,

@@ -107,7 +107,7 @@ impl Writer {
         })
     }
 
-    /// Adds rows, which must go on in the order of the sort.
+    /// Adds rows, which must continue in the order of the sort.
     pub fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         self.rows += rows.num_rows() as u64;
         let folder = self.folder.display();

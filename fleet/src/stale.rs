@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::hash::Hasher;
 
 use anyhow::{Context, Result, bail};
-use postlink_aggregate::binary::Binary;
+use postlink_aggregate::Binary;
 use postlink_elf::elf::Elf;
 use postlink_isa::{Decode, Flow, Isa, with_isa};
 
@@ -168,9 +168,10 @@ impl Map {
     }
 
     fn name(&self, name: &str) -> Option<String> {
-        match name.starts_with(OUTSIDE) {
-            true => Some(name.to_owned()),
-            false => self.by_name.get(name).cloned(),
+        if name.starts_with(OUTSIDE) {
+            Some(name.to_owned())
+        } else {
+            self.by_name.get(name).cloned()
         }
     }
 }
@@ -349,9 +350,10 @@ impl Old<'_> {
         }
         Some(New {
             from: (None, place(self.from.1)?),
-            to: match outside {
-                true => (self.to.0.map(str::to_owned), self.to.1),
-                false => (None, place(self.to.1)?),
+            to: if outside {
+                (self.to.0.map(str::to_owned), self.to.1)
+            } else {
+                (None, place(self.to.1)?)
             },
             run: run.map(|(run, _)| run),
         })

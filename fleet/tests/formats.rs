@@ -69,7 +69,7 @@ fn query(sql: &str, place: &Path) -> String {
 const ALL: &str = "SELECT * FROM counts ORDER BY build_id, kind, from_address";
 
 /// Files of version 1 are read by every later program. `BLESS=1` writes what is expected anew; the Parquet file is only
-/// replaced by hand, since it stands for files that exist.
+/// replaced by hand, since it represents files that exist.
 #[test]
 fn golden_files_are_read_and_written_as_they_are() {
     let folder = golden();

@@ -89,8 +89,18 @@ pub const FOR_TESTS: &[Need] = &[
         "python3-jsonschema",
         "that exported profiles are valid by the schemas of their formats",
     ),
+    need(
+        "pdftotext",
+        "poppler-utils",
+        "that the report is printed as it should be",
+    ),
     need("gfortran", "gfortran", "programs in Fortran"),
     need("gdc", "gdc", "programs in D"),
+    need(
+        "/usr/lib/gcc/x86_64-linux-gnu/12/cc1obj",
+        "gobjc",
+        "programs in Objective-C",
+    ),
     need(
         "go",
         "golang-go",

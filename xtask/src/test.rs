@@ -157,9 +157,10 @@ impl Reader {
         let named = parts.iter().take(10);
         let named = named.map(|part| format!("{} {} s", part.name, seconds(part.tenths)));
         let list: Vec<String> = named.collect();
-        match list.is_empty() {
-            true => String::new(),
-            false => format!("slowest: {}\n", list.join(", ")),
+        if list.is_empty() {
+            String::new()
+        } else {
+            format!("slowest: {}\n", list.join(", "))
         }
     }
 

@@ -11,8 +11,8 @@ use postlink_elf::names::build_id_text;
 use postlink_elf::raw;
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_isa::{Machine, with_isa};
+use postlink_profile::RecognisedBy;
 use postlink_profile::address::{AddressKind, AddressProfile, Module, Place};
-use postlink_profile::modules::{self, By};
 
 use crate::Error;
 use crate::translate::{self, Translate};
@@ -112,14 +112,14 @@ impl Placer {
         let modules = profile.modules();
         let file = path.file_name().unwrap_or_default();
         let build_id = elf.build_id;
-        let found = modules::ours(modules, file.as_encoded_bytes(), build_id);
+        let found = postlink_profile::modules_of_binary(modules, file.as_encoded_bytes(), build_id);
         let is_run_time = |module: &Module| module.kind == AddressKind::RunTime;
         if modules.iter().any(is_run_time) && !is_fixed(elf) {
             return Err(Error::NoMappings {
                 path: path.to_owned(),
             });
         }
-        if let By::OtherBuild(theirs) = &found.by
+        if let RecognisedBy::OtherBuild(theirs) = &found.by
             && !ignore_build_id
         {
             return Err(Error::BuildId {

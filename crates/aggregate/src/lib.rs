@@ -19,7 +19,7 @@
 //! and is dropped. A run between two branches becomes a record for each block boundary that it crosses. A run
 //! that leaves its function, or crosses a boundary over which control cannot go, is counted and otherwise
 //! ignored. All this is as in BOLT 19, so that the same samples give the same text. The one thing more: a run
-//! of an optimised binary that goes on from one part of the code to the part after it is followed there,
+//! of an optimised binary that continues from one part of the code to the part after it is followed there,
 //! unless [`Options::only_explained`] asks for what perf2bolt does. An optimiser that lays out hot code in
 //! chains makes such runs of what were jumps; without them the profile of the second round lacks the hottest
 //! jumps between functions and their cold parts.
@@ -32,12 +32,16 @@
     allow(clippy::indexing_slicing, reason = "a test that fails may panic")
 )]
 
-pub mod bat;
-pub mod binary;
+mod bat;
+mod binary;
 pub mod blocks;
-pub mod quality;
-pub mod translate;
+mod quality;
+mod translate;
 pub mod yaml;
+
+pub use binary::{Binary, Placer};
+pub use quality::Quality;
+pub use translate::is_translated;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -52,9 +56,7 @@ use postlink_profile::symbolic::{
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
-use binary::{Binary, Placer};
 use blocks::{References, Surroundings};
-use quality::Quality;
 
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +119,7 @@ pub struct Options {
     pub ignore_build_id: bool,
     /// Keep memory accesses to what is no object of the binary: stack and heap.
     pub all_memory: bool,
-    /// Do not believe in runs in functions with jumps that cannot be explained, nor in those that go on from
+    /// Do not believe in runs in functions with jumps that cannot be explained, nor in those that continue from
     /// one part of an optimised binary to the next. BOLT does not.
     pub only_explained: bool,
 }
@@ -253,7 +255,7 @@ impl<'d> Names<'d> {
     }
 }
 
-/// A run that goes on from one part of the code to the part after it: both, how often.
+/// A run that continues from one part of the code to the part after it: both, how often.
 type Crossed = (u32, u32, u64);
 
 /// Most parts that a run is followed through.
@@ -268,7 +270,7 @@ struct Placed {
 }
 
 /// The parts of the code that a run goes through when it begins in one and ends in another, both without
-/// gaps, and none of them ends in what does not go on. The optimiser puts blocks of several functions one
+/// gaps, and none of them ends in what does not continue. The optimiser puts blocks of several functions one
 /// after the other; what was a jump in the binary that went in is a run in the one that came out. perf2bolt
 /// drops such runs.
 fn parts_of_run<I: Isa>(

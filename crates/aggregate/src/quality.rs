@@ -42,9 +42,10 @@ impl Quality {
         let all = samples.statistics.samples;
         Quality {
             read: samples.statistics,
-            of_binary: match samples.mapped.is_empty() {
-                true => all,
-                false => of_binary.min(all),
+            of_binary: if samples.mapped.is_empty() {
+                all
+            } else {
+                of_binary.min(all)
             },
             records: samples.traces().len() + samples.samples().len(),
             ..Quality::default()

@@ -7,7 +7,7 @@
 //! Of a binary that was optimised before, blocks are those of the translation table; it does not know the
 //! edges of the input, so every edge is believed there.
 //!
-//! Hashes are not made here: who has the code at hand in another form gives them ([`Hashes`]).
+//! Hashes are not made here: the caller that has the code in another form gives them ([`Hashes`]).
 
 use std::collections::BTreeMap;
 
@@ -560,9 +560,10 @@ fn blocks_by_number<'n>(
     if named.shape.count != function.nblocks {
         return None;
     }
-    let order = match depth_first_order {
-        true => Some(numbered_depth_first(named, function, depth_first)?),
-        false => None,
+    let order = if depth_first_order {
+        Some(numbered_depth_first(named, function, depth_first)?)
+    } else {
+        None
     };
     Some(move |bid: u32| {
         let at = match &order {

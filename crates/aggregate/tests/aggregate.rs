@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::{Error, Options, aggregate, yaml};
+use postlink_aggregate::{Binary, Error, Options, aggregate, yaml};
 use postlink_elf::elf::Elf;
 use postlink_profile::{fdata, perf_script, preaggregated};
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use expect_test::{Expect, expect};
-use postlink_aggregate::binary::Binary;
+use postlink_aggregate::Binary;
 use postlink_aggregate::blocks::{Blocks, References, Surroundings, blocks};
 use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::X86_64;

@@ -9,7 +9,7 @@
 //! | [`names`] | the names of symbols |
 //! | [`functions`] | which functions there are and how far they reach |
 
-pub mod functions;
+mod functions;
 pub mod names;
 
 pub use functions::{Function, Functions};

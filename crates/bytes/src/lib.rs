@@ -1,6 +1,6 @@
 //! Reading bytes that come from elsewhere, front to back: little-endian numbers and LEB128.
 //!
-//! Every read is checked. What is wrong is told in numbers ([`Broken`]): the reader of a format knows what it was
+//! Every read is checked. An error has numbers ([`Broken`]): the reader of a format knows what it was
 //! and where the bytes are from, and makes the sentence. A read that fails moves nothing, but for a number in
 //! LEB128, which is read up to where it breaks off.
 //!
@@ -23,6 +23,25 @@ pub mod leb128;
 /// ```
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A number in decimal digits, without the machinery of `core::fmt`: for texts with hundreds of millions of them.
+///
+/// ```
+/// assert_eq!(postlink_bytes::decimal(1805, &mut [0; 20]), b"1805");
+/// ```
+#[inline]
+pub fn decimal(mut value: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        // No number of 64 bits has more than 20 digits.
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &digits[at..];
+        }
+    }
 }
 
 /// Why a read failed.

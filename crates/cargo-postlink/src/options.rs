@@ -244,7 +244,7 @@ pub struct Building {
     /// Have the compiler optimise by a profile first; needs llvm-profdata
     #[arg(long)]
     pub pgo: bool,
-    /// Whether the linker keeps relocations; without, jumps through tables go on in the original code (x86-64 only)
+    /// Whether the linker keeps relocations; without, jumps through tables continue in the original code (x86-64 only)
     #[arg(long, value_name = "WHICH", default_value = "kept")]
     pub relocations: Relocations,
 }

@@ -16,7 +16,7 @@ use crate::strip::Settings;
 use crate::tool;
 
 /// What the linker is asked for. Without kept relocations programs can be optimised as well, but jumps through tables,
-/// which every larger `match` becomes, then go on in the original code, so what is in front of it pays and what is
+/// which every larger `match` becomes, then continue in the original code, so what is in front of it pays and what is
 /// behind it gains nothing. Keeping them changes no byte of what is loaded.
 const KEEP_RELOCATIONS: &str = "-Clink-arg=-Wl,--emit-relocs";
 
@@ -72,7 +72,7 @@ impl Session {
             .find(|given| NOT_BY_CONFIG.iter().any(|word| given.contains(word)))
         {
             bail!(
-                "--config {given}: flags and runners have to stand in .cargo/config.toml or in the environment, where cargo postlink can add its own to them"
+                "--config {given}: flags and runners must be set in .cargo/config.toml or in the environment, where cargo postlink can add its own to them"
             );
         }
         let folder = std::env::current_dir().context("the current folder")?;

@@ -156,9 +156,10 @@ impl Declaration {
             if !is_small(name) || !is_small(f) {
                 return Err(r.error(format!("the attribute {name:#x} of the form {f:#x}")));
             }
-            let implicit = match f == u64::from(form::IMPLICIT_CONST) {
-                true => r.sleb()?,
-                false => 0,
+            let implicit = if f == u64::from(form::IMPLICIT_CONST) {
+                r.sleb()?
+            } else {
+                0
             };
             specs.push(Spec {
                 name,
@@ -361,9 +362,10 @@ fn recipe(
     let with_low = budget.checked_sub(low + offset);
     if !demand.not_root {
         // New lists of DWARF 5 have bases of their own, so that a unit without old ones needs none.
-        let without_low = match encoding.version >= 5 && !has_lists {
-            true => budget.checked_sub(offset).map(Recipe::Ranges),
-            false => None,
+        let without_low = if encoding.version >= 5 && !has_lists {
+            budget.checked_sub(offset).map(Recipe::Ranges)
+        } else {
+            None
         };
         return with_low.map(Recipe::LowAndRanges).or(without_low);
     }

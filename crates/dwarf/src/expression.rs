@@ -67,9 +67,10 @@ pub(crate) fn operands(
             op::CONSTX | op::GNU_CONST_INDEX => OperandKind::Constant(r.uleb()?),
             _ => {
                 if !skip(&mut r, code, encoding, &mut out)? {
-                    return Ok(match expression.iter().skip(at).any(may_be) {
-                        true => None,
-                        false => Some(out),
+                    return Ok(if expression.iter().skip(at).any(may_be) {
+                        None
+                    } else {
+                        Some(out)
                     });
                 }
                 continue;

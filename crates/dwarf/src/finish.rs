@@ -151,17 +151,19 @@ impl Finish<'_> {
     /// The bytes of a field.
     fn field(&self, patch: &Patch, number: u64) -> Result<Vec<u8>, Error> {
         let mut out = Vec::with_capacity(usize::from(patch.size));
-        let room = match patch.uleb {
-            true => uleb_len(number) <= usize::from(patch.size),
-            false => fits(number, patch.size),
+        let room = if patch.uleb {
+            uleb_len(number) <= usize::from(patch.size)
+        } else {
+            fits(number, patch.size)
         };
         if !room {
             let what = format!("{number:#x} does not fit a field of {} bytes", patch.size);
             return Err(self.error(self.unit.start + patch.at as usize, what));
         }
-        match patch.uleb {
-            true => put_uleb_padded(&mut out, number, usize::from(patch.size)),
-            false => put_number(&mut out, number, patch.size),
+        if patch.uleb {
+            put_uleb_padded(&mut out, number, usize::from(patch.size))
+        } else {
+            put_number(&mut out, number, patch.size)
         }
         Ok(out)
     }
@@ -228,9 +230,10 @@ impl Finish<'_> {
         let mut at = entry.values;
         for (field, is_low) in parts {
             self.copy(at..field.at, &mut out)?;
-            match is_low {
-                true => self.low(field, c, alternate.recipe, &mut out),
-                false => self.high(c, alternate.recipe, slot, &mut out)?,
+            if is_low {
+                self.low(field, c, alternate.recipe, &mut out)
+            } else {
+                self.high(c, alternate.recipe, slot, &mut out)?
             }
             at = field.at + field.size;
         }
@@ -299,15 +302,17 @@ impl Finish<'_> {
         let mut out = Vec::with_capacity(entry.end - entry.start);
         self.copy(entry.start..entry.end, &mut out)?;
         let mut set = |a: &Attribute, value: u64| {
-            let room = match a.is_uleb() {
-                true => uleb_len(value) <= a.size,
-                false => fits(value, a.size as u8),
+            let room = if a.is_uleb() {
+                uleb_len(value) <= a.size
+            } else {
+                fits(value, a.size as u8)
             };
             if room && a.size > 0 {
                 let mut bytes = Vec::new();
-                match a.is_uleb() {
-                    true => put_uleb_padded(&mut bytes, value, a.size),
-                    false => put_number(&mut bytes, value, a.size as u8),
+                if a.is_uleb() {
+                    put_uleb_padded(&mut bytes, value, a.size)
+                } else {
+                    put_number(&mut bytes, value, a.size as u8)
                 }
                 return put_at(&mut out, a.at - entry.start, &bytes);
             }
@@ -317,9 +322,10 @@ impl Finish<'_> {
         let by_index = high.is_address() && high.form != addr;
         if c.demand.not_root && !by_index {
             // An index that others need for another address says nothing of this scope: it has no byte then.
-            let known = match low.form == addr {
-                true => set(low, c.entry),
-                false => !c.demand.without_address,
+            let known = if low.form == addr {
+                set(low, c.entry)
+            } else {
+                !c.demand.without_address
             };
             let end = if high.is_address() {
                 c.entry + c.first_len

@@ -122,9 +122,10 @@ pub(crate) fn gdb_index(
             !updated.contains(&of_unit.number(8)?)
         };
         touched |= !stays && map.touches(&old);
-        let ranges = match stays {
-            true => vec![old],
-            false => map.with_old_bodies(&[old]),
+        let ranges = if stays {
+            vec![old]
+        } else {
+            map.with_old_bodies(&[old])
         };
         for range in ranges {
             put_number(&mut new, range.start, 8);
@@ -138,9 +139,10 @@ pub(crate) fn gdb_index(
     let mut header = Vec::new();
     put_number(&mut header, version, 4);
     for offset in &offsets {
-        let moved = match *offset >= end {
-            true => offset - (end - start) + new.len() as u64,
-            false => *offset,
+        let moved = if *offset >= end {
+            offset - (end - start) + new.len() as u64
+        } else {
+            *offset
         };
         let Ok(moved) = u32::try_from(moved) else {
             return Err(r.error(format!("an offset {moved:#x} does not fit 32 bits")));

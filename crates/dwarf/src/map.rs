@@ -282,9 +282,10 @@ impl AddressMap {
     /// stays, maps to itself.
     pub fn interval(&self, old: &Range<u64>) -> Vec<Range<u64>> {
         if !self.touches(old) {
-            return match old.start < old.end {
-                true => vec![old.clone()],
-                false => Vec::new(),
+            return if old.start < old.end {
+                vec![old.clone()]
+            } else {
+                Vec::new()
             };
         }
         let mut out = Vec::new();
@@ -300,9 +301,10 @@ impl AddressMap {
         }
         for run in self.runs_in(old) {
             let start = run.border(old.start);
-            let end = match old.end >= run.old_end() {
-                true => run.tail_end(),
-                false => run.border(old.end),
+            let end = if old.end >= run.old_end() {
+                run.tail_end()
+            } else {
+                run.border(old.end)
             };
             if start < end {
                 out.push(start..end);
@@ -325,9 +327,10 @@ impl AddressMap {
         let mut all = Vec::new();
         for range in old {
             let mut at = range.start;
-            let reused = match self.is_code(range.start) {
-                true => &self.reused[..],
-                false => &[],
+            let reused = if self.is_code(range.start) {
+                &self.reused[..]
+            } else {
+                &[]
             };
             for hole in reused
                 .iter()
@@ -355,9 +358,10 @@ impl AddressMap {
             return Some(old);
         }
         let run = self.run_at(old)?;
-        match old == run.old || run.old_len == run.new_len {
-            true => Some(run.border(old)),
-            false => None,
+        if old == run.old || run.old_len == run.new_len {
+            Some(run.border(old))
+        } else {
+            None
         }
     }
 
@@ -411,9 +415,12 @@ impl AddressMap {
         if !self.is_moved(last) {
             return Some(old);
         }
-        self.run_at(last).map(|run| match run.old_end() == old {
-            true => run.tail_end(),
-            false => run.border(old),
+        self.run_at(last).map(|run| {
+            if run.old_end() == old {
+                run.tail_end()
+            } else {
+                run.border(old)
+            }
         })
     }
 
@@ -637,9 +644,10 @@ mod tests {
         for _ in 0..u.int_in_range(1..=8)? {
             let len = u.int_in_range(1..=9)?;
             let kept = u.ratio(4, 5)?;
-            let new_len = match u.ratio(1, 4)? {
-                true => u.int_in_range(1..=6)?,
-                false => len,
+            let new_len = if u.ratio(1, 4)? {
+                u.int_in_range(1..=6)?
+            } else {
+                len
             };
             let tail = u.int_in_range(0..=5u32)?.saturating_sub(3);
             pieces.push((old, len, kept, new_len, tail));

@@ -238,9 +238,10 @@ pub(crate) fn resolve(
         };
         let known = appended.get(&user.want).copied();
         let index = known.unwrap_or(count + resolved.appended.len() as u64);
-        let room = match uleb {
-            true => uleb_len(index) <= usize::from(size),
-            false => fits(index, size),
+        let room = if uleb {
+            uleb_len(index) <= usize::from(size)
+        } else {
+            fits(index, size)
         };
         if !room {
             return Outcome::Lost;

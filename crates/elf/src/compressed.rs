@@ -16,9 +16,9 @@ use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 
-use crate::FormatError;
 use crate::elf::{Elf, Section};
 use crate::raw;
+use crate::{ErrorKind, FormatError};
 
 /// How a section is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,6 +92,9 @@ fn header(section: &Section<'_>, data: &[u8]) -> Result<Header, FormatError> {
             section.name,
             data.len()
         ))
+        .of(ErrorKind::Truncated)
+        .at_offset(section.offset)
+        .values(data.len(), GNU_HEADER)
     };
     if section.flags & raw::SHF_COMPRESSED == 0 {
         let size = data.get(GNU_MAGIC.len()..GNU_HEADER).ok_or_else(short)?;
@@ -100,7 +103,9 @@ fn header(section: &Section<'_>, data: &[u8]) -> Result<Header, FormatError> {
                 "{} does not begin with \"ZLIB\" but with {:02x?}",
                 section.name,
                 &data[..GNU_MAGIC.len()]
-            )));
+            ))
+            .at_offset(section.offset)
+            .values(format!("{:02x?}", &data[..GNU_MAGIC.len()]), "ZLIB"));
         }
         let size = size.iter().fold(0, |sum, b| sum << 8 | u64::from(*b));
         return Ok(Header {
@@ -125,7 +130,10 @@ fn header(section: &Section<'_>, data: &[u8]) -> Result<Header, FormatError> {
             return Err(FormatError::new(format!(
                 "{} is compressed in a way of type {kind}; 1 (zlib) and 2 (zstd) are known",
                 section.name
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_offset(section.offset)
+            .values(kind, "1 or 2"));
         }
     };
     Ok(Header {
@@ -163,7 +171,9 @@ pub fn unpack<'d>(section: &Section<'_>, data: &'d [u8]) -> Result<Unpacked<'d>,
             section.name,
             bytes.len(),
             header.size
-        )));
+        ))
+        .at_offset(section.offset)
+        .values(bytes.len(), header.size));
     }
     if bytes.len() as u64 != header.size {
         let more = if bytes.len() as u64 > header.size {
@@ -176,7 +186,10 @@ pub fn unpack<'d>(section: &Section<'_>, data: &'d [u8]) -> Result<Unpacked<'d>,
             section.name,
             header.size,
             bytes.len()
-        )));
+        ))
+        .of(ErrorKind::Mismatch)
+        .at_offset(section.offset)
+        .values(bytes.len(), header.size));
     }
     Ok(Unpacked {
         bytes: Cow::Owned(bytes),

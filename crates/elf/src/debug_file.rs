@@ -16,9 +16,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::FormatError;
 use crate::elf::{Elf, Section};
 use crate::raw::{self, Ehdr, Phdr, Shdr, Sym};
+use crate::{ErrorKind, FormatError};
 
 /// Contents of a section of the new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,9 +104,10 @@ impl<'d> DebugFile<'d> {
 
     /// Puts bytes at the end, or at the next multiple of the alignment. Gives their offset.
     fn put(&mut self, align: u64, bytes: Cow<'d, [u8]>) -> u64 {
-        let align = match align.is_power_of_two() && align <= 4096 {
-            true => align,
-            false => 1,
+        let align = if align.is_power_of_two() && align <= 4096 {
+            align
+        } else {
+            1
         };
         let at = self.end.next_multiple_of(align);
         self.end = at + bytes.len() as u64;
@@ -157,7 +158,9 @@ impl<'p, 'd> Assembly<'p, 'd> {
             return Err(FormatError::new(format!(
                 "the file would have {total} sections; {} are possible",
                 raw::SHN_LORESERVE - 1
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .values(total, raw::SHN_LORESERVE - 1));
         }
         Ok(Assembly {
             parts,
@@ -208,17 +211,18 @@ impl<'p, 'd> Assembly<'p, 'd> {
         for index in indexes {
             let s = &program.sections[index];
             let is_note = s.kind == raw::SHT_NOTE;
-            let offset = match is_note {
-                true => self
-                    .file
-                    .put(s.align, Cow::Borrowed(program.section_data(s))),
-                false => self.file.end,
+            let offset = if is_note {
+                self.file
+                    .put(s.align, Cow::Borrowed(program.section_data(s)))
+            } else {
+                self.file.end
             };
             let of = |link: u32| self.of_program.get(&(link as usize)).copied().unwrap_or(0);
             let sh_link = of(s.link);
-            let sh_info = match s.flags & raw::SHF_INFO_LINK != 0 {
-                true => of(s.info),
-                false => s.info,
+            let sh_info = if s.flags & raw::SHF_INFO_LINK != 0 {
+                of(s.info)
+            } else {
+                s.info
             };
             let header = Shdr {
                 sh_name: self.name(s.name),
@@ -359,7 +363,9 @@ impl<'p, 'd> Assembly<'p, 'd> {
             return Err(FormatError::new(format!(
                 "sh_info of {} is {locals}, but it has {count} symbols",
                 section.name
-            )));
+            ))
+            .of(ErrorKind::Mismatch)
+            .values(locals, count));
         }
         let mut added: BTreeMap<u32, Vec<&AddedSymbol>> = BTreeMap::new();
         for symbol in &self.parts.added {
@@ -382,7 +388,10 @@ impl<'p, 'd> Assembly<'p, 'd> {
                 return Err(FormatError::new(format!(
                     "symbol {at} of {} is in a section of index 65280 or more, which is not supported",
                     section.name
-                )));
+                ))
+                .of(ErrorKind::Unsupported)
+                .at_entry(at.into())
+                .values(0xff00u64, "less"));
             }
             if let Some(to) = self.parts.moved.get(&at) {
                 (symbol.st_value, symbol.st_size) = (to.value, to.size);
@@ -396,6 +405,8 @@ impl<'p, 'd> Assembly<'p, 'd> {
                 let symbol = Sym {
                     st_name: u32::try_from(names.len()).map_err(|_| {
                         FormatError::new("the names of symbols exceed 4 GiB".to_owned())
+                            .of(ErrorKind::TooLarge)
+                            .values(names.len(), u32::MAX)
                     })?,
                     st_info: raw::STB_LOCAL << 4 | raw::STT_FUNC,
                     st_other: 0,
@@ -424,7 +435,10 @@ impl<'p, 'd> Assembly<'p, 'd> {
         let program = self.parts.program;
         let ident = program.data.get(..16).unwrap_or_default();
         let Some(header) = Ehdr::read(program.data, 16) else {
-            return Err(FormatError::new("the program has no file header"));
+            return Err(FormatError::new("the program has no file header")
+                .of(ErrorKind::Missing)
+                .at_offset(0)
+                .values(program.data.len(), raw::EHDR));
         };
         let header = Ehdr {
             e_phoff: raw::EHDR,

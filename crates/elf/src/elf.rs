@@ -18,14 +18,15 @@
 #![warn(clippy::indexing_slicing)]
 
 mod crel;
-pub mod notes;
+pub(crate) mod notes;
 mod relocs;
 mod symbols;
 
+pub use notes::ElfNote;
 pub use symbols::Symbols;
 
-use crate::FormatError;
 use crate::raw::{self, Ehdr, Phdr, Shdr};
+use crate::{ErrorKind, FormatError};
 
 /// Symbol table, dynamic symbol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -235,7 +236,10 @@ impl<'d> Elf<'d> {
             return Err(FormatError::new(format!(
                 "not a linked program or shared library: e_type is {}; 2 (executable) or 3 (shared object) expected",
                 header.e_type
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_offset(0x10)
+            .values(header.e_type, "2 or 3"));
         }
         Elf::with_header(data, &header, osabi)
     }
@@ -247,7 +251,10 @@ impl<'d> Elf<'d> {
             return Err(FormatError::new(format!(
                 "not an object file, linked program or shared library: e_type is {}; 1, 2 or 3 expected",
                 header.e_type
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_offset(0x10)
+            .values(header.e_type, "1, 2 or 3"));
         }
         Elf::with_header(data, &header, osabi)
     }
@@ -260,7 +267,7 @@ impl<'d> Elf<'d> {
         Elf::with_segments(data, &header, osabi, counts, Vec::new())
     }
 
-    /// The same file with names of functions from elsewhere, for who shows it to people.
+    /// The same file with names of functions from elsewhere, for display.
     pub fn with_names(mut self, names: std::sync::Arc<crate::names::Names>) -> Elf<'d> {
         self.given_names = Some(names);
         self
@@ -335,6 +342,9 @@ impl<'d> Elf<'d> {
                 "PT_DYNAMIC at address {:#x} with {} bytes is not inside the file contents of one loaded segment",
                 p.addr, p.file_size
             ))
+            .of(ErrorKind::OutOfBounds)
+            .at_address(p.addr)
+            .values(p.file_size, "bytes inside one loaded segment")
         })?;
         let mut dynamic = Vec::new();
         for (i, entry) in bytes.chunks_exact(raw::DYN as usize).enumerate() {
@@ -351,7 +361,7 @@ impl<'d> Elf<'d> {
     }
 
     /// All notes, of segments and of sections; those that both cover come twice.
-    pub fn notes(&self) -> impl Iterator<Item = notes::ElfNote<'d>> + '_ {
+    pub fn notes(&self) -> impl Iterator<Item = ElfNote<'d>> + '_ {
         let in_segments = self
             .segments
             .iter()
@@ -493,30 +503,38 @@ fn fits(len: usize, offset: u64, count: u64, size: u64) -> bool {
 
 /// The file header, and the operating system's ABI with its version.
 fn file_header(data: &[u8]) -> Result<(Ehdr, (u8, u8)), FormatError> {
-    let fail = |what: String| Err(FormatError::new(what));
+    let fail = |kind, what: String| FormatError::new(what).of(kind);
     if !data.starts_with(b"\x7fELF") {
         let begins = data.get(..4).unwrap_or(data);
-        return fail(format!("not an ELF file: it begins with {begins:02x?}"));
+        let what = format!("not an ELF file: it begins with {begins:02x?}");
+        let error = fail(ErrorKind::Malformed, what).at_offset(0);
+        return Err(error.values(format!("{begins:02x?}"), "[7f, 45, 4c, 46]"));
     }
     let ident = data.first_chunk::<16>();
     let (Some(&[_, _, _, _, class, encoding, version, abi, abi_version, ..]), Some(header)) =
         (ident, Ehdr::read(data, 16))
     else {
-        return fail(format!(
+        let what = format!(
             "the file ends inside the ELF header: it has {} bytes, the header 64",
             data.len()
-        ));
+        );
+        let error = fail(ErrorKind::Truncated, what).at_offset(0);
+        return Err(error.values(data.len(), raw::EHDR));
     };
     if (class, encoding) != (2, 1) {
-        return fail(format!(
+        let what = format!(
             "not a 64-bit little-endian file: EI_CLASS is {class} (2 expected), EI_DATA {encoding} (1 expected)"
-        ));
+        );
+        let error = fail(ErrorKind::Unsupported, what).at_offset(4);
+        return Err(error.values(format!("{class}, {encoding}"), "2, 1"));
     }
     if version != 1 || header.e_version != 1 {
-        return fail(format!(
+        let what = format!(
             "unknown ELF version: EI_VERSION is {version}, e_version {}; 1 expected",
             header.e_version
-        ));
+        );
+        let error = fail(ErrorKind::Unsupported, what).at_offset(6);
+        return Err(error.values(format!("{version}, {}", header.e_version), 1u64));
     }
     Ok((header, (abi, abi_version)))
 }
@@ -540,7 +558,10 @@ impl Counts {
                 return Err(FormatError::new(format!(
                     "e_shoff is 0, but e_shnum is {} and e_phnum {:#x}, which need section headers",
                     h.e_shnum, h.e_phnum
-                )));
+                ))
+                .of(ErrorKind::Mismatch)
+                .at_offset(0x28)
+                .values(h.e_shoff, "the offset of section headers"));
             }
             return Ok(Counts { names: 0, ..counts });
         }
@@ -549,7 +570,9 @@ impl Counts {
                 "e_shentsize is {}; section headers have {} bytes",
                 h.e_shentsize,
                 raw::SHDR
-            )));
+            ))
+            .at_offset(0x3a)
+            .values(h.e_shentsize, raw::SHDR));
         }
         let first = Shdr::read(data, h.e_shoff).ok_or_else(|| {
             FormatError::new(format!(
@@ -557,6 +580,9 @@ impl Counts {
                 h.e_shoff,
                 data.len()
             ))
+            .of(ErrorKind::Truncated)
+            .at_offset(h.e_shoff)
+            .values(data.len(), h.e_shoff.saturating_add(raw::SHDR))
         })?;
         if h.e_shnum == 0 {
             counts.sections = first.sh_size;
@@ -575,7 +601,14 @@ impl Counts {
                 counts.sections,
                 h.e_shoff,
                 data.len()
-            )));
+            ))
+            .of(ErrorKind::Truncated)
+            .at_offset(h.e_shoff)
+            .values(
+                data.len(),
+                h.e_shoff
+                    .saturating_add(counts.sections.saturating_mul(raw::SHDR)),
+            ));
         }
         Ok(counts)
     }
@@ -590,14 +623,22 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
             "e_phentsize is {}; program headers have {} bytes",
             h.e_phentsize,
             raw::PHDR
-        )));
+        ))
+        .at_offset(0x36)
+        .values(h.e_phentsize, raw::PHDR));
     }
     if !fits(data.len(), h.e_phoff, count, raw::PHDR) {
         return Err(FormatError::new(format!(
             "{count} program headers at offset {:#x} do not fit a file of {:#x} bytes",
             h.e_phoff,
             data.len()
-        )));
+        ))
+        .of(ErrorKind::Truncated)
+        .at_offset(h.e_phoff)
+        .values(
+            data.len(),
+            h.e_phoff.saturating_add(count.saturating_mul(raw::PHDR)),
+        ));
     }
     let mut segments = Vec::with_capacity(count as usize); // they fit the file
     for i in 0..count {
@@ -612,7 +653,10 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
                 p.p_filesz,
                 p.p_offset,
                 data.len()
-            )));
+            ))
+            .of(ErrorKind::Truncated)
+            .at_offset(p.p_offset)
+            .values(data.len(), p.p_offset.saturating_add(p.p_filesz)));
         }
         if p.p_type != raw::PT_NULL && p.p_vaddr.checked_add(p.p_memsz.max(p.p_filesz)).is_none() {
             return Err(FormatError::new(format!(
@@ -620,7 +664,10 @@ fn segments(data: &[u8], h: &Ehdr, count: u64) -> Result<Vec<Segment>, FormatErr
                 p.p_type,
                 p.p_vaddr,
                 p.p_memsz.max(p.p_filesz)
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_address(p.p_vaddr)
+            .values(p.p_memsz.max(p.p_filesz), u64::MAX - p.p_vaddr));
         }
         segments.push(Segment {
             kind: p.p_type,
@@ -648,20 +695,28 @@ fn loads(segments: &[Segment]) -> Result<Vec<Segment>, FormatError> {
             return Err(FormatError::new(format!(
                 "loadable segment {i} at address {:#x} has {:#x} bytes in the file, but {:#x} in memory",
                 p.addr, p.file_size, p.mem_size
-            )));
+            ))
+            .of(ErrorKind::Mismatch)
+            .at_address(p.addr)
+            .values(p.file_size, p.mem_size));
         }
         if p.align > 1 && (!p.align.is_power_of_two() || p.addr % p.align != p.offset % p.align) {
             return Err(FormatError::new(format!(
                 "loadable segment {i}: address {:#x} and offset {:#x} differ modulo its alignment {:#x}, or that is no power of two",
                 p.addr, p.offset, p.align
-            )));
+            ))
+            .at_address(p.addr)
+            .values(p.offset, p.addr));
         }
         if let Some(b) = loads.last().filter(|b| p.addr < b.addr + b.mem_size) {
             return Err(FormatError::new(format!(
                 "loadable segment {i} begins at address {:#x}, before segment {before} ends at {:#x}",
                 p.addr,
                 b.addr + b.mem_size
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .at_address(p.addr)
+            .values(p.addr, b.addr + b.mem_size));
         }
         loads.push(p.clone());
         before = i;
@@ -695,7 +750,10 @@ fn sections<'d>(
             return Err(FormatError::new(format!(
                 "section {} is to hold the sections' names (e_shstrndx), but there are {} sections, or it has no contents",
                 counts.names, counts.sections
-            )));
+            ))
+            .of(ErrorKind::OutOfBounds)
+            .at_entry(counts.names)
+            .values(counts.names, counts.sections));
         }
     };
     for i in 0..counts.sections {
@@ -708,14 +766,19 @@ fn sections<'d>(
                     "the name of section {i} (sh_name {:#x}) does not end within the {:#x} bytes of names, or is not UTF-8",
                     s.sh_name,
                     names.len()
-                )));
+                ))
+                .of(ErrorKind::OutOfBounds)
+                .at_entry(i)
+                .values(s.sh_name, names.len()));
             }
         };
         if i == 0 && s.sh_type != raw::SHT_NULL {
             return Err(FormatError::new(format!(
                 "section 0 has type {:#x}; it describes no section and must have type 0",
                 s.sh_type
-            )));
+            ))
+            .at_entry(0)
+            .values(s.sh_type, raw::SHT_NULL));
         }
         let place = || format!("section {i} ({name})");
         if s.sh_type != raw::SHT_NULL {
@@ -726,7 +789,10 @@ fn sections<'d>(
                     s.sh_size,
                     s.sh_offset,
                     data.len()
-                )));
+                ))
+                .of(ErrorKind::Truncated)
+                .at_offset(s.sh_offset)
+                .values(data.len(), s.sh_offset.saturating_add(s.sh_size)));
             }
             if matches!(s.sh_type, raw::SHT_SYMTAB | raw::SHT_DYNSYM) {
                 if s.sh_entsize != raw::SYM || !s.sh_size.is_multiple_of(raw::SYM) {
@@ -736,14 +802,18 @@ fn sections<'d>(
                         s.sh_size,
                         s.sh_entsize,
                         raw::SYM
-                    )));
+                    ))
+                    .at_entry(i)
+                    .values(s.sh_entsize, raw::SYM));
                 }
                 if header(s.sh_link.into()).is_none_or(|names| names.sh_type != raw::SHT_STRTAB) {
                     return Err(FormatError::new(format!(
                         "the names of {} are in section {} (sh_link), which is no string table",
                         place(),
                         s.sh_link
-                    )));
+                    ))
+                    .at_entry(i)
+                    .values(s.sh_link, "the index of a string table"));
                 }
             }
         }
@@ -753,7 +823,10 @@ fn sections<'d>(
                 place(),
                 s.sh_addr,
                 s.sh_size
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_address(s.sh_addr)
+            .values(s.sh_size, u64::MAX - s.sh_addr));
         }
         sections.push(Section {
             name,

@@ -4,7 +4,7 @@ use postlink_bytes::leb128::LONGEST;
 pub(crate) use postlink_bytes::leb128::{put_signed, put_unsigned};
 use postlink_bytes::{Broken, Bytes};
 
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 /// A place in a table.
 #[derive(Clone, Debug)]
@@ -56,17 +56,22 @@ impl<'d> Reader<'d> {
     /// The sentence for a read that began at `start`.
     #[cold]
     fn error(&self, broken: Broken, start: usize, what: &str) -> FormatError {
-        FormatError::new(match broken {
-            Broken::Short { needed, left } => format!(
+        match broken {
+            Broken::Short { needed, left } => FormatError::new(format!(
                 "{} ends inside {what} at offset {:#x}: {needed} bytes are needed, {left} left",
                 self.table,
                 self.at()
-            ),
-            Broken::Wide => format!(
+            ))
+            .of(ErrorKind::Truncated)
+            .at_offset(self.at() as u64)
+            .values(left, needed),
+            Broken::Wide => FormatError::new(format!(
                 "{what} at offset {start:#x} of {} does not fit 64 bits",
                 self.table
-            ),
-        })
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_offset(start as u64),
+        }
     }
 }
 

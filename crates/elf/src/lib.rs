@@ -7,6 +7,7 @@ pub mod bat;
 pub mod compressed;
 pub mod debug_file;
 pub mod elf;
+mod error;
 mod leb128;
 pub mod moves;
 pub mod names;
@@ -18,22 +19,8 @@ pub mod unwind;
 pub mod write;
 
 pub use addr::{InputAddr, InputOffset, OutputAddr, OutputOffset};
+pub use error::{ErrorKind, FormatError, Place, Value};
 pub use postlink_bytes::hex;
-
-/// What is wrong with a file, in a sentence that names the place and the values.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}")]
-pub struct FormatError {
-    /// The sentence, without the file's name (the caller knows it).
-    pub what: String,
-}
-
-impl FormatError {
-    /// From a sentence.
-    pub fn new(what: impl Into<String>) -> Self {
-        FormatError { what: what.into() }
-    }
-}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

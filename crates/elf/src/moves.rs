@@ -1,4 +1,4 @@
-//! `.note.postlink.moves`: which bytes of the output stand for which of the input.
+//! `.note.postlink.moves`: which bytes of the output correspond to which of the input.
 //!
 //! `.note.postlink` says where functions went; this note says where their instructions did. Who describes
 //! code by address needs it: debug information of moved code is made from it, and checked by it. It is a
@@ -25,25 +25,25 @@
 //! when the program has been written.
 //!
 //! Numbers are LEB128, differences wrap around. Old bytes in no run (jumps that are not needed any more,
-//! padding) have no place in the output; new ones in no run (jumps and padding that were added) stand for
+//! padding) have no place in the output; new ones in no run (jumps and padding that were added) correspond to
 //! nothing in the input.
 
 use std::ops::Range;
 
-use crate::FormatError;
 use crate::elf::notes::notes;
 use crate::elf::{Elf, Section};
 use crate::leb128::{self, Reader};
 pub use crate::note::ALIGN;
 use crate::note::{OWNER, framed};
 use crate::raw;
+use crate::{ErrorKind, FormatError};
 
 /// Name of the section.
 pub const SECTION: &str = ".note.postlink.moves";
 const TYPE: u32 = 2;
 const VERSION: u32 = 2;
 
-/// Old bytes and the new bytes that stand for them.
+/// Old bytes and the new bytes that correspond to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
     /// Address of the first old byte.
@@ -99,6 +99,9 @@ fn descends(what: &str, at: u64, after: u64) -> FormatError {
     FormatError::new(format!(
         "{SECTION}: {what} at {at:#x} does not ascend after {after:#x}"
     ))
+    .of(ErrorKind::Order)
+    .at_address(at)
+    .values(at, after)
 }
 
 fn put_runs(runs: &[Move], desc: &mut Vec<u8>) -> Result<(), FormatError> {
@@ -113,7 +116,10 @@ fn put_runs(runs: &[Move], desc: &mut Vec<u8>) -> Result<(), FormatError> {
             return Err(FormatError::new(format!(
                 "{SECTION}: the run of {:#x} bytes at {:#x} does not ascend after {old:#x}, or wraps around",
                 m.old_len, m.old
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .at_address(m.old)
+            .values(m.old, old));
         };
         leb128::put_unsigned(desc, gap);
         leb128::put_unsigned(desc, twice | u64::from(m.old_len != m.new_len));
@@ -142,14 +148,19 @@ pub fn parse(section: &[u8]) -> Result<Moves, FormatError> {
         return Err(FormatError::new(format!(
             "{SECTION} of {} bytes does not begin with a note of owner \"postlink\" and type {TYPE}",
             section.len()
-        )));
+        ))
+        .at_offset(0)
+        .values(section.len(), "a note of postlink"));
     };
     let mut r = Reader::new(note.desc, SECTION);
     let version = u32::from_le_bytes(r.array("the version")?);
     if !(1..=VERSION).contains(&version) {
         return Err(FormatError::new(format!(
             "{SECTION} has version {version}; this postlink knows 1 to {VERSION}: read it with the one that wrote it"
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .at_offset(0)
+        .values(version, VERSION));
     }
     let mut moves = Moves {
         runs: runs(&mut r)?,
@@ -163,7 +174,9 @@ pub fn parse(section: &[u8]) -> Result<Moves, FormatError> {
         return Err(FormatError::new(format!(
             "{SECTION} has {} bytes after its last field",
             r.left()
-        )));
+        ))
+        .at_offset(r.at() as u64)
+        .values(r.left(), 0u64));
     }
     Ok(moves)
 }
@@ -175,13 +188,19 @@ fn count(r: &mut Reader<'_>, what: &str, least: u64) -> Result<u64, FormatError>
         return Err(FormatError::new(format!(
             "{SECTION}: {what} is {count}, but only {} bytes follow",
             r.left()
-        )));
+        ))
+        .of(ErrorKind::Truncated)
+        .at_offset(r.at() as u64)
+        .values(r.left(), count));
     }
     Ok(count)
 }
 
 fn wraps(what: &str, at: u64) -> FormatError {
     FormatError::new(format!("{SECTION}: {what} after {at:#x} wraps around"))
+        .of(ErrorKind::TooLarge)
+        .at_address(at)
+        .values(at, u64::MAX)
 }
 
 fn runs(r: &mut Reader<'_>) -> Result<Vec<Move>, FormatError> {
@@ -268,9 +287,10 @@ mod tests {
             for _ in 0..u.int_in_range(0..=20)? {
                 at += u64::from(u.arbitrary::<u16>()?);
                 let old_len = u.int_in_range(1..=300)?;
-                let new_len = match u.ratio(1, 4)? {
-                    true => u.int_in_range(1..=15)?,
-                    false => old_len,
+                let new_len = if u.ratio(1, 4)? {
+                    u.int_in_range(1..=15)?
+                } else {
+                    old_len
                 };
                 let new = u64::from(u.arbitrary::<u32>()?);
                 moves.runs.push(Move {

@@ -14,9 +14,9 @@ use std::io::Read;
 
 use lzma_rust2::XzReader;
 
-use crate::FormatError;
 use crate::elf::{Elf, SymbolTable};
 use crate::raw;
+use crate::{ErrorKind, FormatError};
 
 /// Most bytes that `.gnu_debugdata` may have when unpacked, and most memory that unpacking may take.
 const LARGEST: u64 = 64 << 20;
@@ -81,14 +81,19 @@ pub fn unpack_debugdata(elf: &Elf<'_>) -> Result<Option<Vec<u8>>, FormatError> {
             ".gnu_debugdata at {:#x} of the file, {} bytes, cannot be unpacked as xz: {error}",
             section.offset,
             packed.len()
-        )));
+        ))
+        .at_offset(section.offset)
+        .values(error.to_string(), "contents packed with xz"));
     }
     if bytes.len() as u64 > LARGEST {
         return Err(FormatError::new(format!(
             ".gnu_debugdata at {:#x} of the file has {} bytes and more than {LARGEST} when unpacked; names of that size are not read",
             section.offset,
             packed.len()
-        )));
+        ))
+        .of(ErrorKind::TooLarge)
+        .at_offset(section.offset)
+        .values(bytes.len(), LARGEST));
     }
     Ok(Some(bytes))
 }
@@ -110,13 +115,17 @@ pub fn check_debug_file(debug: &Elf<'_>, program: &Elf<'_>) -> Result<(), Format
             "is of another file: its build-id is {}, the program's {}",
             id(debug),
             id(program)
-        )));
+        ))
+        .of(ErrorKind::Mismatch)
+        .values(id(debug), id(program)));
     }
     if debug.machine != program.machine {
         return Err(FormatError::new(format!(
             "is for machine {}, the program for {}",
             debug.machine, program.machine
-        )));
+        ))
+        .of(ErrorKind::Mismatch)
+        .values(debug.machine, program.machine));
     }
     for section in &debug.sections {
         if section.flags & raw::SHF_EXECINSTR == 0 {
@@ -130,7 +139,10 @@ pub fn check_debug_file(debug: &Elf<'_>, program: &Elf<'_>) -> Result<(), Format
             return Err(FormatError::new(format!(
                 "is of another file: its section {} has {:#x} bytes at {:#x}, the program's {of_program}",
                 section.name, section.size, section.addr
-            )));
+            ))
+            .of(ErrorKind::Mismatch)
+            .at_address(section.addr)
+            .values(section.size, of_program.clone()));
         }
     }
     Ok(())

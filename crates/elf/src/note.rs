@@ -26,7 +26,7 @@
 //! | — unsigned | number of other entries; of each: signed: old address less the old entry; signed: new address less the start of the first new range |
 //! | — u8 | version 2 alone: what is at the old entry: 0 what was there, 2 a jump to the new one (1 and 3 are reserved) |
 //! | — unsigned | version 2 alone: number of jump tables of its own; none is known yet, 0 |
-//! | — unsigned | version 2 alone: number of jumps that go on in the old body; of each its old address: signed: less the old entry, of the first; unsigned: less the one before, of the others |
+//! | — unsigned | version 2 alone: number of jumps that continue in the old body; of each its old address: signed: less the old entry, of the first; unsigned: less the one before, of the others |
 //!
 //! The first new range begins with the new entry. Other entries are places besides the entry that are reached by
 //! address: labels whose address is taken, targets of jump tables.
@@ -34,11 +34,11 @@
 //! Differences wrap around, so that every address can be expressed; a range that wraps around cannot, nor can
 //! entries that do not ascend, nor a label of a function without a new range.
 
-use crate::FormatError;
 use crate::elf::notes::notes;
 use crate::elf::{Elf, Section};
 use crate::leb128::{self, Reader};
 use crate::raw;
+use crate::{ErrorKind, FormatError};
 
 /// Name of the section.
 pub const SECTION: &str = ".note.postlink";
@@ -91,7 +91,7 @@ pub struct MovedFunction {
     pub labels: Vec<(u64, u64)>,
     /// What is at the old entry; told where the note has a [basis](Note::basis).
     pub level: EntryLevel,
-    /// Jumps that go on in the old body, by their addresses in the input, ascending; told likewise.
+    /// Jumps that continue in the old body, by their addresses in the input, ascending; told likewise.
     pub falls_back: Vec<u64>,
 }
 
@@ -125,14 +125,19 @@ impl Note {
             return Err(FormatError::new(format!(
                 "{SECTION} has {} bytes, which are no note",
                 section.len()
-            )));
+            ))
+            .of(ErrorKind::Truncated)
+            .at_offset(0)
+            .values(section.len(), "a note"));
         };
         if note.name != OWNER || note.kind != TYPE || all.next().is_some() {
             return Err(FormatError::new(format!(
                 "{SECTION} begins with a note of owner {:?} and type {} or has more than one; one of \"postlink\" and {TYPE} is expected",
                 String::from_utf8_lossy(note.name),
                 note.kind
-            )));
+            ))
+            .at_offset(0)
+            .values(note.kind, TYPE));
         }
         Note::parse_description(note.desc)
     }
@@ -144,7 +149,10 @@ impl Note {
             return Err(FormatError::new(format!(
                 "{SECTION} has version {version}; this postlink knows {} and {}: read it with the one that wrote it",
                 VERSIONS[0], VERSIONS[1]
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_offset(0)
+            .values(version, VERSIONS[1]));
         }
         let kind = match r.array("the kind")? {
             [0] => NoteKind::Instrumented,
@@ -152,14 +160,18 @@ impl Note {
             [other] => {
                 return Err(FormatError::new(format!(
                     "{SECTION} has kind {other}; 0 and 1 are known"
-                )));
+                ))
+                .of(ErrorKind::Unsupported)
+                .at_offset(r.at() as u64)
+                .values(other, "0 or 1"));
             }
         };
         let [len] = r.array("the length of the build-id")?;
         let input_id = r.bytes(len.into(), "the build-id")?.to_vec();
-        let basis = match version == VERSIONS[1] {
-            true => Some(read_basis(&mut r)?),
-            false => None,
+        let basis = if version == VERSIONS[1] {
+            Some(read_basis(&mut r)?)
+        } else {
+            None
         };
 
         // Numbers of things that follow: each takes at least so many bytes, which bounds what is allocated.
@@ -173,7 +185,10 @@ impl Note {
                 None => Err(FormatError::new(format!(
                     "{SECTION}: {what} is {count}, but only {} bytes follow",
                     r.left()
-                ))),
+                ))
+                .of(ErrorKind::Truncated)
+                .at_offset(r.at() as u64)
+                .values(r.left(), count)),
             }
         };
         let range = |start: u64, len: u64| -> Result<(u64, u64), FormatError> {
@@ -181,7 +196,10 @@ impl Note {
                 Some(_) => Ok((start, len)),
                 None => Err(FormatError::new(format!(
                     "{SECTION}: a range of {len:#x} bytes at {start:#x} wraps around"
-                ))),
+                ))
+                .of(ErrorKind::TooLarge)
+                .at_address(start)
+                .values(len, u64::MAX - start)),
             }
         };
         let number = count(&mut r, 4, "the number of functions")?;
@@ -194,7 +212,10 @@ impl Note {
                 _ => {
                     return Err(FormatError::new(format!(
                         "{SECTION}: the entry {step:#x} after {entry:#x} does not ascend"
-                    )));
+                    ))
+                    .of(ErrorKind::Order)
+                    .at_address(entry)
+                    .values(step, "more than 0"));
                 }
             };
             let mut old = Vec::with_capacity(count(&mut r, 2, "the number of old ranges")?);
@@ -214,7 +235,10 @@ impl Note {
                 let Some((base, _)) = new.first() else {
                     return Err(FormatError::new(format!(
                         "{SECTION}: the function at {entry:#x} has other entries, but no new range"
-                    )));
+                    ))
+                    .of(ErrorKind::Missing)
+                    .at_address(entry)
+                    .values(0u64, "a new range"));
                 };
                 let from = entry.wrapping_add_signed(r.signed("an old label")?);
                 labels.push((from, base.wrapping_add_signed(r.signed("a new label")?)));
@@ -245,7 +269,9 @@ impl Note {
             return Err(FormatError::new(format!(
                 "{SECTION} has {} bytes after its last function",
                 r.left()
-            )));
+            ))
+            .at_offset(r.at() as u64)
+            .values(r.left(), 0u64));
         }
         Ok(Note {
             kind,
@@ -272,6 +298,8 @@ impl Note {
             fail(format!(
                 "the build-id has {len} bytes; at most 255 can be expressed"
             ))
+            .of(ErrorKind::TooLarge)
+            .values(len, 255u64)
         })?);
         desc.extend(&self.input_id);
         if let Some(basis) = self.basis {
@@ -289,6 +317,9 @@ impl Note {
                 fail(format!(
                     "a range of {len:#x} bytes at {start:#x} wraps around"
                 ))
+                .of(ErrorKind::TooLarge)
+                .at_address(start)
+                .values(len, u64::MAX - start)
             })
         };
         unsigned(&mut desc, self.functions.len() as u64);
@@ -298,7 +329,10 @@ impl Note {
                 return Err(fail(format!(
                     "the entry {:#x} after {before:#x} does not ascend",
                     f.entry
-                )));
+                ))
+                .of(ErrorKind::Order)
+                .at_address(f.entry)
+                .values(f.entry, before));
             }
             unsigned(&mut desc, f.entry - before.unwrap_or(0));
             before = Some(f.entry);
@@ -320,7 +354,10 @@ impl Note {
                     return Err(fail(format!(
                         "the function at {:#x} has other entries, but no new range",
                         f.entry
-                    )));
+                    ))
+                    .of(ErrorKind::Missing)
+                    .at_address(f.entry)
+                    .values(0u64, "a new range"));
                 };
                 difference(&mut desc, *from, f.entry);
                 difference(&mut desc, *to, *base);
@@ -340,7 +377,10 @@ impl Note {
                         Some(before) => {
                             return Err(fail(format!(
                                 "the jump at {at:#x} after {before:#x} does not ascend"
-                            )));
+                            ))
+                            .of(ErrorKind::Order)
+                            .at_address(at)
+                            .values(at, before));
                         }
                     }
                     before = Some(at);
@@ -355,16 +395,22 @@ impl Note {
 fn read_basis(r: &mut Reader<'_>) -> Result<NoteBasis, FormatError> {
     let [basis, flags] = r.array("the basis")?;
     if flags != 0 {
-        return Err(FormatError::new(format!(
-            "{SECTION} has flags {flags:#x}; none is known"
-        )));
+        return Err(
+            FormatError::new(format!("{SECTION} has flags {flags:#x}; none is known"))
+                .of(ErrorKind::Unsupported)
+                .at_offset(r.at() as u64)
+                .values(flags, 0u64),
+        );
     }
     match basis {
         1 => Ok(NoteBasis::Dynamic),
         2 => Ok(NoteBasis::Nothing),
-        other => Err(FormatError::new(format!(
-            "{SECTION} has basis {other}; 1 and 2 are known"
-        ))),
+        other => Err(
+            FormatError::new(format!("{SECTION} has basis {other}; 1 and 2 are known"))
+                .of(ErrorKind::Unsupported)
+                .at_offset(r.at() as u64)
+                .values(other, "1 or 2"),
+        ),
     }
 }
 
@@ -375,14 +421,20 @@ fn read_level(r: &mut Reader<'_>) -> Result<EntryLevel, FormatError> {
     if tables != 0 {
         return Err(FormatError::new(format!(
             "{SECTION} has a function with {tables} jump tables of its own; none is known"
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .at_offset(r.at() as u64)
+        .values(tables, 0u64));
     }
     match level {
         0 => Ok(EntryLevel::Led),
         2 => Ok(EntryLevel::Long),
         other => Err(FormatError::new(format!(
             "{SECTION}: what is at an old entry is {other}; 0 and 2 are known"
-        ))),
+        ))
+        .of(ErrorKind::Unsupported)
+        .at_offset(r.at() as u64)
+        .values(other, "0 or 2")),
     }
 }
 
@@ -393,6 +445,9 @@ fn ascending(before: u64, step: u64) -> Result<u64, FormatError> {
         FormatError::new(format!(
             "{SECTION}: the jump {step:#x} after {before:#x} does not ascend"
         ))
+        .of(ErrorKind::Order)
+        .at_address(before)
+        .values(step, "more than 0")
     })
 }
 
@@ -403,6 +458,8 @@ pub(crate) fn framed(section: &str, kind: u32, desc: &[u8]) -> Result<Vec<u8>, F
             "{section}: {} bytes are more than a note can have",
             desc.len()
         ))
+        .of(ErrorKind::TooLarge)
+        .values(desc.len(), u32::MAX)
     })?;
     let mut out = Vec::with_capacity(24 + desc.len() + 3);
     out.extend((OWNER.len() as u32 + 1).to_le_bytes());

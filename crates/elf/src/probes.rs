@@ -1,13 +1,13 @@
 //! `.note.stapsdt`: the static probes of a program (`sys/sdt.h`, DTrace's `provider` macros, Rust's `usdt`).
 //!
 //! A probe is an instruction that does nothing, in the middle of code. perf, bpftrace, SystemTap and gdb put a
-//! breakpoint there. Where it is, and where its arguments are, is said by a note of owner `stapsdt` and type 3:
+//! breakpoint there. Where it is, and where its arguments are, is in a note of owner `stapsdt` and type 3:
 //!
 //! | description | |
 //! |---|---|
 //! | u64 | address of the probe |
 //! | u64 | address that the section `.stapsdt.base` had when the program was linked |
-//! | u64 | address of its semaphore, a counter of who listens; 0: it has none |
+//! | u64 | address of its semaphore, a counter of listeners; 0: it has none |
 //! | strings | provider, name, arguments (registers and constants), each with a zero byte at its end |
 //!
 //! If something has moved the whole program after linking, all addresses are off by as much as the base is.

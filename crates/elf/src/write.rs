@@ -49,10 +49,10 @@ use std::path::Path;
 use self::hole::{Hole, Way};
 use self::patches::Patches;
 use self::room::Room;
-use crate::FormatError;
 use crate::addr::{InputAddr, InputOffset, OutputAddr};
 use crate::elf::{Elf, Section, Segment, SymbolTable};
 use crate::raw;
+use crate::{ErrorKind, FormatError};
 
 /// A section to be appended.
 #[derive(Clone, Debug)]
@@ -284,20 +284,25 @@ impl<'d> Writer<'d> {
     pub fn new(elf: &'d Elf<'d>, options: WriteOptions) -> Result<Self, FormatError> {
         let (_, end) = elf.extent();
         if elf.loads().len() == 0 {
-            return Err(FormatError::new("the file has no loadable segment"));
+            return Err(FormatError::new("the file has no loadable segment").of(ErrorKind::Missing));
         }
         if elf.phoff < raw::EHDR {
             return Err(FormatError::new(format!(
                 "the program headers at offset {:#x} overlap the ELF header of 64 bytes",
                 elf.phoff
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .at_offset(elf.phoff)
+            .values(elf.phoff, raw::EHDR));
         }
         let page = page_size(elf);
         if let Some(p) = elf.loads().find(|p| p.addr % page != p.offset % page) {
             return Err(FormatError::new(format!(
                 "the loadable segment at address {:#x} is at offset {:#x}; they differ modulo the page size {page:#x}",
                 p.addr, p.offset
-            )));
+            ))
+            .at_address(p.addr)
+            .values(p.offset, p.addr));
         }
         let table_end = elf.phoff + elf.segments.len() as u64 * raw::PHDR; // in the file
         let in_file = elf
@@ -317,7 +322,10 @@ impl<'d> Writer<'d> {
             return Err(FormatError::new(format!(
                 "a program header (type {:#x}) has {:#x} bytes at offset {:#x}, but the loaded part of the file ends at {loaded_end:#x}",
                 p.kind, p.file_size, p.offset
-            )));
+            ))
+            .of(ErrorKind::OutOfBounds)
+            .at_offset(p.offset)
+            .values(p.offset + p.file_size, loaded_end));
         }
         // An empty segment has an address of its own all the same.
         let end = elf
@@ -349,9 +357,10 @@ impl<'d> Writer<'d> {
             }
         }
         let base = end.and_then(|a| a.checked_add(loaded_end % page));
-        let distance = match options.like_text {
-            true => text_distance(elf, page),
-            false => None,
+        let distance = if options.like_text {
+            text_distance(elf, page)
+        } else {
+            None
         };
         let like_text = distance.and_then(|d| loaded_end.checked_add(d));
         let base = base.map(|base| base.max(like_text.unwrap_or(0)));
@@ -360,7 +369,10 @@ impl<'d> Writer<'d> {
             return Err(FormatError::new(format!(
                 "the file is loaded up to address {:#x}; no addresses are left after it",
                 elf.extent().1
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_address(elf.extent().1)
+            .values(elf.extent().1, u64::MAX - (1 << 44)));
         };
         let base = OutputAddr::new(base);
         let mut this = Writer {
@@ -416,8 +428,8 @@ impl<'d> Writer<'d> {
         self.file = Some(file);
     }
 
-    fn fail(&mut self, what: String) {
-        self.problem.get_or_insert(FormatError::new(what));
+    fn fail(&mut self, kind: ErrorKind, what: String) {
+        self.problem.get_or_insert(FormatError::new(what).of(kind));
     }
 
     /// Gives a new section its address, right after the one before it. Contents are zero until set.
@@ -430,12 +442,12 @@ impl<'d> Writer<'d> {
         } = section;
         let align = section.align.max(1);
         if !align.is_power_of_two() || align > MAX_ALIGN {
-            self.fail(format!("the alignment of section {name} is {align:#x}; powers of two up to {MAX_ALIGN:#x} are possible"));
+            self.fail(ErrorKind::Unsupported, format!("the alignment of section {name} is {align:#x}; powers of two up to {MAX_ALIGN:#x} are possible"));
         }
         let mut addr = OutputAddr::default();
         if kind.is_loaded() {
             if self.zero.is_some() {
-                self.fail(format!(
+                self.fail(ErrorKind::Order, format!(
                     "section {name} is appended after the zero-filled section, which must be last"
                 ));
             }
@@ -447,10 +459,13 @@ impl<'d> Writer<'d> {
                 Some((at, end)) if end.get() < u64::MAX - self.page => {
                     (addr, self.cursor) = (at, end)
                 }
-                _ => self.fail(format!(
-                    "section {name} of {size:#x} bytes does not fit after address {:#x}",
-                    self.cursor
-                )),
+                _ => self.fail(
+                    ErrorKind::TooLarge,
+                    format!(
+                        "section {name} of {size:#x} bytes does not fit after address {:#x}",
+                        self.cursor
+                    ),
+                ),
             }
         }
         self.put(name, kind, align, size, addr, false)
@@ -496,9 +511,10 @@ impl<'d> Writer<'d> {
             Ok(bytes) if Vec::<u8>::new().try_reserve_exact(bytes).is_ok() => {
                 contents = vec![0; bytes];
             }
-            _ => self.fail(format!(
-                "section {name} of {size:#x} bytes does not fit memory"
-            )),
+            _ => self.fail(
+                ErrorKind::TooLarge,
+                format!("section {name} of {size:#x} bytes does not fit memory"),
+            ),
         }
         self.place(New {
             name,
@@ -536,7 +552,7 @@ impl<'d> Writer<'d> {
     /// [`Writer::write`] reports what breaks this.
     pub fn append_zero_fill_aligned(&mut self, name: &str, size: u64, align: u64) -> Placed {
         if self.zero.is_some() || !self.options.zero_fill {
-            self.fail(format!(
+            self.fail(ErrorKind::Unsupported, format!(
                 "a zero-filled section ({name}) is possible once, and if it was announced at the start"
             ));
         }
@@ -544,7 +560,7 @@ impl<'d> Writer<'d> {
             // It has its place already.
             Some((at, room)) if size <= room && at.get().is_multiple_of(align) => Some((at, room)),
             Some((at, room)) => {
-                self.fail(format!(
+                self.fail(ErrorKind::TooLarge, format!(
                     "section {name} has {size:#x} bytes, aligned to {align:#x}; at {at:#x} {room:#x} bytes were reserved"
                 ));
                 None
@@ -557,10 +573,13 @@ impl<'d> Writer<'d> {
         let (addr, size) = match place.filter(|(at, size)| at.checked_add(*size).is_some()) {
             Some(place) => place,
             None => {
-                self.fail(format!(
-                    "section {name} of {size:#x} bytes does not fit after address {:#x}",
-                    self.cursor
-                ));
+                self.fail(
+                    ErrorKind::TooLarge,
+                    format!(
+                        "section {name} of {size:#x} bytes does not fit after address {:#x}",
+                        self.cursor
+                    ),
+                );
                 (OutputAddr::default(), 0)
             }
         };
@@ -591,7 +610,10 @@ impl<'d> Writer<'d> {
             None if bytes.is_empty() => Ok(()),
             None => Err(FormatError::new(format!(
                 "a patch of {len} bytes at address {addr:#x} is not inside the file contents of one loaded segment"
-            ))),
+            ))
+            .of(ErrorKind::OutOfBounds)
+            .at_address(addr.get())
+            .values(len, "bytes inside one loaded segment")),
         }
     }
 
@@ -605,7 +627,9 @@ impl<'d> Writer<'d> {
         let Some(index) = self.elf.dynamic.iter().position(|d| d.0 == tag) else {
             return Err(FormatError::new(format!(
                 "the dynamic section has no tag {tag:#x} whose value could become {value:#x}"
-            )));
+            ))
+            .of(ErrorKind::Missing)
+            .values(tag, "a tag of the dynamic section"));
         };
         self.dynamic.retain(|d| d.0 != index);
         self.dynamic.push((index, value));
@@ -622,10 +646,13 @@ impl<'d> Writer<'d> {
             .flatten()
             .find(|id| id.0 as usize >= known)
         {
-            self.fail(format!(
-                "section {} is to hold an unwind table; {known} were appended",
-                id.0
-            ));
+            self.fail(
+                ErrorKind::OutOfBounds,
+                format!(
+                    "section {} is to hold an unwind table; {known} were appended",
+                    id.0
+                ),
+            );
             return;
         }
         self.unwind = Some((eh_frame, eh_frame_hdr));
@@ -668,7 +695,10 @@ impl<'d> Writer<'d> {
             Some(_) => Ok(section as u32), // section counts are 32-bit numbers
             None => Err(FormatError::new(format!(
                 "section {section} was to have {what}, but it is loaded, absent, or of a kind that the writer makes"
-            ))),
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_entry(section as u64)
+            .values(section, "a section that is copied and not loaded")),
         }
     }
 

@@ -5,11 +5,11 @@ mod common;
 use std::path::Path;
 
 use common::{Toolchain, scratch};
-use postlink_elf::InputAddr;
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::note::Note;
 use postlink_elf::raw::{self, Ehdr, Phdr, Shdr};
 use postlink_elf::write::{InSection, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
+use postlink_elf::{ErrorKind, InputAddr, Place, Value};
 
 /// A linked program with kept relocations, symbols and all; where there is no compiler, a program of the system.
 fn samples() -> Vec<Vec<u8>> {
@@ -398,5 +398,89 @@ fn refusals_name_the_place_and_the_values() {
                 "{name}: {said:?} should contain {word:?}"
             );
         }
+    }
+}
+
+/// A change to a file, and what the error says to a program.
+type Parts<'a> = (ErrorKind, Place, [Value; 2], &'a dyn Fn(&mut Vec<u8>));
+
+#[test]
+fn refusals_tell_a_program_their_kind_place_and_values() {
+    let mut sample = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    let header = Ehdr {
+        e_type: raw::ET_EXEC,
+        e_version: 1,
+        e_phoff: 64,
+        e_phentsize: 56,
+        e_phnum: 2,
+        ..Ehdr::default()
+    };
+    sample.extend(header.bytes());
+    for addr in [0x1000, 0x2000] {
+        let load = Phdr {
+            p_type: raw::PT_LOAD,
+            p_vaddr: addr,
+            p_filesz: 0x10,
+            p_memsz: 0x10,
+            ..Phdr::default()
+        };
+        sample.extend(load.bytes());
+    }
+    assert!(Elf::parse(&sample).is_ok());
+    let put = |data: &mut Vec<u8>, at: usize, value: u64| {
+        data[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    };
+    let cases: &[Parts<'_>] = &[
+        (
+            ErrorKind::Unsupported,
+            Place::Offset(0x10),
+            [1u16.into(), "2 or 3".into()],
+            &|d| d[0x10] = 1,
+        ),
+        (
+            ErrorKind::Malformed,
+            Place::Offset(0x36),
+            [57u16.into(), 56u64.into()],
+            &|d| d[0x36] = 57,
+        ),
+        (
+            ErrorKind::Truncated,
+            Place::Offset(64),
+            [(64usize + 56).into(), (64u64 + 112).into()],
+            &|d| d.truncate(64 + 56),
+        ),
+        (
+            ErrorKind::Truncated,
+            Place::Offset(0x1000),
+            [(64usize + 112).into(), 0x1010u64.into()],
+            &|d| put(d, 64 + 8, 0x1000),
+        ),
+        (
+            ErrorKind::TooLarge,
+            Place::Address(0x2000),
+            [u64::MAX.into(), (u64::MAX - 0x2000).into()],
+            &|d| put(d, 64 + 56 + 40, u64::MAX),
+        ),
+        (
+            ErrorKind::Mismatch,
+            Place::Address(0x1000),
+            [0x10u64.into(), 1u64.into()],
+            &|d| put(d, 64 + 40, 1),
+        ),
+        (
+            ErrorKind::Order,
+            Place::Address(0x2000),
+            [0x2000u64.into(), 0x2001u64.into()],
+            &|d| put(d, 64 + 40, 0x1001),
+        ),
+    ];
+    for (kind, place, [found, expected], change) in cases {
+        let mut data = sample.clone();
+        change(&mut data);
+        let error = Elf::parse(&data).expect_err("it is damaged");
+        assert_eq!(error.kind(), *kind, "{error}");
+        assert_eq!(error.place(), Some(*place), "{error}");
+        assert_eq!(error.found(), Some(found), "{error}");
+        assert_eq!(error.expected(), Some(expected), "{error}");
     }
 }

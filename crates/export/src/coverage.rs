@@ -2,7 +2,7 @@
 //!
 //! Counts are exact if the profile's are. A line ran as often as the most executed of its instructions within a
 //! function, added up over the functions that have it. A branch is a conditional branch instruction, with two ways: to
-//! jump and to go on. Lines and functions without counters are left out: they are not known to have never run.
+//! jump and to continue. Lines and functions without counters are left out: they are not known to have never run.
 //!
 //! Sources: geninfo(1), section FILES; Cobertura's `coverage-04.dtd`.
 

@@ -85,9 +85,10 @@ pub fn dot(subject: &Subject<'_, '_>, name: Option<&str>) -> Result<Export, Erro
     text += "}\n";
     Ok(Export {
         bytes: text.into_bytes(),
-        missing: match subject.facts.exact {
-            true => vec![],
-            false => subject.missing(),
+        missing: if subject.facts.exact {
+            vec![]
+        } else {
+            subject.missing()
         },
     })
 }

@@ -53,7 +53,7 @@ pub fn firefox(subject: &Subject<'_, '_>) -> Result<Export, Error> {
     let mut missing = missing(subject);
     if unit > 1 {
         missing.push(format!(
-            "weights have 31 bits: one stands for {unit} instructions"
+            "weights have 31 bits: one unit is {unit} instructions"
         ));
     }
     Ok(Export { bytes, missing })

@@ -14,15 +14,24 @@
 //!
 //! What each format holds, and what it cannot, is in `docs/export.md`.
 
-pub mod callgrind;
-pub mod coverage;
-pub mod dot;
-pub mod drcov;
-pub mod firefox;
-pub mod flame_graph;
-pub mod folded;
-pub mod pprof;
+mod callgrind;
+mod coverage;
+mod dot;
+mod drcov;
+mod firefox;
+mod flame_graph;
+mod folded;
+mod pprof;
 pub mod stacks;
+
+pub use callgrind::callgrind;
+pub use coverage::{cobertura, lcov};
+pub use dot::dot;
+pub use drcov::drcov;
+pub use firefox::firefox;
+pub use flame_graph::svg as flame_graph;
+pub use folded::{folded, speedscope};
+pub use pprof::pprof;
 
 use postlink_elf::elf::Elf;
 use postlink_lines::{Lines, has_counts};

@@ -100,7 +100,7 @@ const FAR: i64 = i64::MAX;
 /// Reached by no arc: where a search began.
 const ROOT: u32 = u32::MAX;
 
-/// A change of one arc by one unit: its price, and how many units it can go on for (`None`: any number).
+/// A change of one arc by one unit: its price, and how many units it can continue for (`None`: any number).
 fn change(arc: &Arc, flow: u128, raise: bool) -> Option<(i64, Option<u128>)> {
     let wanted = u128::from(arc.wanted);
     match raise {
@@ -150,9 +150,10 @@ impl Balancer {
             .zip(&self.flow)
             .map(|(arc, flow)| {
                 let wanted = u128::from(arc.wanted);
-                let (distance, price) = match *flow >= wanted {
-                    true => (flow - wanted, arc.more),
-                    false => (wanted - flow, arc.less),
+                let (distance, price) = if *flow >= wanted {
+                    (flow - wanted, arc.more)
+                } else {
+                    (wanted - flow, arc.less)
                 };
                 distance.saturating_mul(u128::from(price))
             })
@@ -240,9 +241,10 @@ impl Balancer {
                 let Some((price, _)) = change(arc, self.flow[(way / 2) as usize], raise) else {
                     continue;
                 };
-                let step = match cheapest {
-                    true => price + self.potential[n] - self.potential[t],
-                    false => 1,
+                let step = if cheapest {
+                    price + self.potential[n] - self.potential[t]
+                } else {
+                    1
                 };
                 let there = d + step;
                 if there < self.distance[t] {
@@ -290,9 +292,12 @@ impl Balancer {
         let flow = &mut self.flow;
         walk(
             &self.by,
-            Box::new(move |a, raise| match raise {
-                true => flow[a] += amount,
-                false => flow[a] -= amount,
+            Box::new(move |a, raise| {
+                if raise {
+                    flow[a] += amount
+                } else {
+                    flow[a] -= amount
+                }
             }),
         );
         // Amounts are at most the sum of 2^32 counts of 64 bits.
@@ -316,9 +321,10 @@ impl Balancer {
                     let way = self.ways[w as usize];
                     let arc = &arcs[(way / 2) as usize];
                     // Towards node 0 the tree is followed from the arcs that enter a node.
-                    let (usable, other) = match towards {
-                        true => (way % 2 == 1, arc.from),
-                        false => (way.is_multiple_of(2), arc.to),
+                    let (usable, other) = if towards {
+                        (way % 2 == 1, arc.from)
+                    } else {
+                        (way.is_multiple_of(2), arc.to)
                     };
                     if usable && other != 0 && by[other as usize] == ROOT {
                         by[other as usize] = way / 2;
@@ -329,9 +335,10 @@ impl Balancer {
             // From the leaves inwards.
             for node in order.iter().skip(1).rev() {
                 let n = *node as usize;
-                let amount = match towards {
-                    true => self.excess[n].max(0),
-                    false => self.excess[n].min(0),
+                let amount = if towards {
+                    self.excess[n].max(0)
+                } else {
+                    self.excess[n].min(0)
                 };
                 let arc = &arcs[by[n] as usize];
                 let other = if towards { arc.to } else { arc.from };

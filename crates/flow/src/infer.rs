@@ -13,7 +13,7 @@
 //! ([`crate::balance`]) on a graph with two nodes for each block, its beginning and its end, and one for the
 //! outside:
 //!
-//! | arc | stands for | price |
+//! | arc | represents | price |
 //! |---|---|---|
 //! | beginning to end | the block | of the block's count, if it is known |
 //! | end to beginning | a jump | of the jump's count, or what the jump is likely to do |

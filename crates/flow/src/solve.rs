@@ -6,7 +6,7 @@
 //!
 //! No adjacency lists are needed. Each node keeps the number of its unknown edges and the
 //! *exclusive or* of their numbers; when the number is 1, the exclusive or is the edge. No queue is
-//! needed either: nodes are visited in order, and from each leaf the walk goes on along the edge
+//! needed either: nodes are visited in order, and from each leaf the walk continues along the edge
 //! just solved as long as the next node is a leaf. A node that becomes a leaf becomes one by the
 //! step of a walk that then is on it, so none is forgotten.
 //!

@@ -15,9 +15,12 @@ fn conserves(nodes: u32, arcs: &[Arc], counts: &[u64]) -> bool {
 }
 
 fn price(arcs: &[Arc], counts: &[u64]) -> u128 {
-    let each = arcs.iter().zip(counts).map(|(a, c)| match *c >= a.wanted {
-        true => u128::from(c - a.wanted) * u128::from(a.more),
-        false => u128::from(a.wanted - c) * u128::from(a.less),
+    let each = arcs.iter().zip(counts).map(|(a, c)| {
+        if *c >= a.wanted {
+            u128::from(c - a.wanted) * u128::from(a.more)
+        } else {
+            u128::from(a.wanted - c) * u128::from(a.less)
+        }
     });
     each.sum()
 }

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use postlink_aggregate::binary::Binary;
+use postlink_aggregate::Binary;
 use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 use postlink_profile::bolt_yaml::BoltYaml;
@@ -64,9 +64,10 @@ pub fn named(u: &mut Unstructured<'_>, functions: &[(String, u64)]) -> Result<Ve
             0 => number(u)? >> 1,
             _ => u.int_in_range(0..=1000)?,
         };
-        let _ = match samples {
-            true => writeln!(out, "{from} {count}"),
-            false => writeln!(out, "{from} {to} {} {count}", count / 3),
+        let _ = if samples {
+            writeln!(out, "{from} {count}")
+        } else {
+            writeln!(out, "{from} {to} {} {count}", count / 3)
         };
     }
     Ok(out.into_bytes())

@@ -199,16 +199,18 @@ pub fn bat_section(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         let (mut output, mut list) = (0u32, Vec::new());
         for _ in 0..u.int_in_range(0..=12)? {
             output = output.saturating_add(u.int_in_range(0..=100)?);
-            let input = match u.ratio(1, 2)? {
-                true => output & 0x7fff_ffff,
-                false => number(u)? as u32 >> 1,
+            let input = if u.ratio(1, 2)? {
+                output & 0x7fff_ffff
+            } else {
+                number(u)? as u32 >> 1
             };
-            let kind = match u.arbitrary()? {
-                true => EntryKind::Branch,
-                false => EntryKind::Block {
+            let kind = if u.arbitrary()? {
+                EntryKind::Branch
+            } else {
+                EntryKind::Block {
                     index: number(u)? as u32,
                     hash: u.arbitrary()?,
-                },
+                }
             };
             list.push(Entry {
                 output,

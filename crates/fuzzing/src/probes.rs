@@ -5,14 +5,11 @@ use std::io::Read;
 use arbitrary::{Result, Unstructured};
 use postlink_elf::elf::Elf;
 use postlink_profgen::dwarf::Lines;
-use postlink_profgen::guid::Guid;
 use postlink_profgen::probe::anchor::{Anchor, Anchors};
 use postlink_profgen::probe::{Descriptors, decode};
-use postlink_profgen::program::Program;
 use postlink_profgen::sample::{binary, extbinary, text};
 use postlink_profgen::testing::Walk;
-use postlink_profgen::{Format, Input, Options, generate};
-use postlink_profgen::{counters, pe};
+use postlink_profgen::{Format, Guid, Input, Options, Program, generate, pe};
 
 use crate::number;
 
@@ -202,12 +199,13 @@ pub fn check_script(script: &[u8], program: &[u8]) {
         if generate(&elf, &lines, input, &options, &mut out).is_err() {
             continue;
         }
-        match raw {
-            true => assert!(
-                counters::read_raw(&out, 0).is_ok(),
+        if raw {
+            assert!(
+                postlink_profgen::read_raw_counters(&out, 0).is_ok(),
                 "a raw profile is broken"
-            ),
-            false => assert!(text::read(&out).is_ok(), "a profile is broken"),
+            )
+        } else {
+            assert!(text::read(&out).is_ok(), "a profile is broken")
         }
     }
 }
@@ -263,7 +261,7 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 /// stays the same by writing and reading it again. (A name in a text may hold a zero byte, which no binary
 /// form can.)
 pub fn check_sample_profile(bytes: &[u8]) {
-    let _ = counters::read_raw(bytes, 0x1000);
+    let _ = postlink_profgen::read_raw_counters(bytes, 0x1000);
     let _ = pe::as_elf(bytes);
     for profile in [
         text::read(bytes),

@@ -128,9 +128,10 @@ fn map(u: &mut Unstructured<'_>, functions: &[Range<u64>]) -> Result<MapParts> {
             let longest = *u.choose(&[1, 6, 40])?;
             let len = u.int_in_range(1..=longest)?.min(f.end - at);
             // One instruction that was re-encoded: no scope begins in its middle.
-            let new_len = match len == 1 && u.ratio(1, 2)? {
-                true => u.int_in_range(1..=6)?,
-                false => len,
+            let new_len = if len == 1 && u.ratio(1, 2)? {
+                u.int_in_range(1..=6)?
+            } else {
+                len
             };
             if len > 5 || at == f.start || u.ratio(2, 3)? {
                 pieces.push((at, len as u32, new_len as u32));

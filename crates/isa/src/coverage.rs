@@ -20,7 +20,7 @@
 
 use crate::{Code, Isa, RegSet, RuntimeConfig, RuntimeError};
 
-/// Calls that a sample stands for, but for the first. A power of two.
+/// Calls that a sample represents, but for the first. A power of two.
 pub const PERIOD: u32 = 64;
 /// Size of an entry in the table of edges.
 pub const EDGE: u64 = 16;
@@ -63,7 +63,7 @@ pub struct SlowConfig {
 /// to those in the file but joined bit by bit, since they are flags, or the file is new.
 #[derive(Clone, Copy, Debug)]
 pub struct MipRuntime<'a> {
-    /// What `%h` stands for, in place of the host's name.
+    /// What `%h` represents, in place of the host's name.
     pub module: &'a str,
     /// Begin a new file: one that is there is unlinked first.
     pub fresh: bool,
@@ -80,6 +80,9 @@ pub trait Covers: Isa {
 
     /// Whether a jump takes the place of whole instructions, so that no branch can target its middle.
     const WHOLE_ENTRIES: bool;
+
+    /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
+    const SIGNAL_RETURN: &[u8];
 
     /// How far away a flag is near, if that makes its store shorter.
     const NEAR: Option<u64>;

@@ -1,6 +1,8 @@
 //! Numbers as text, for listings with hundreds of millions of them: without the machinery of `core::fmt`, at
 //! the end of a string or of bytes.
 
+use postlink_bytes::decimal;
+
 /// What text is appended to.
 pub trait Sink {
     /// Appends ASCII characters.
@@ -24,17 +26,8 @@ impl Sink for String {
 
 /// Appends a number in decimal.
 #[inline]
-pub fn put(out: &mut impl Sink, mut value: u64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return out.ascii(&digits[at..]);
-        }
-    }
+pub fn put(out: &mut impl Sink, value: u64) {
+    out.ascii(decimal(value, &mut [0; 20]));
 }
 
 /// Appends a signed number in decimal.

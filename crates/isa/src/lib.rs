@@ -52,7 +52,7 @@ pub enum Flow {
     IndirectJump,
     /// Return to the caller.
     Return,
-    /// Control never goes on: `ud2`, `hlt`, `int3`, `brk`, `udf`.
+    /// Control never continues: `ud2`, `hlt`, `int3`, `brk`, `udf`.
     Stop,
 }
 
@@ -340,7 +340,7 @@ pub struct RuntimeConfig<'a> {
     pub pattern: &'a str,
     /// The build-id in hexadecimal, for `%b`.
     pub build_id: &'a str,
-    /// What runs first and where it goes on.
+    /// What runs first and where it continues.
     pub entry: RuntimeEntry,
 }
 
@@ -360,7 +360,7 @@ pub struct HugePages {
     pub start: u64,
     /// Its length in bytes, a multiple of that.
     pub len: u32,
-    /// What runs first and where it goes on.
+    /// What runs first and where it continues.
     pub entry: RuntimeEntry,
 }
 
@@ -370,12 +370,12 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 /// How the start-up routine is entered, and what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuntimeEntry {
-    /// The program's ELF entry: stack holds argc, argv, envp; goes on at `next` with every register as it was.
+    /// The program's ELF entry: stack holds argc, argv, envp; continues at `next` with every register as it was.
     Program {
         /// The original entry (link-time address).
         next: u64,
     },
-    /// Called as an initialiser (DT_INIT or a slot of DT_INIT_ARRAY); goes on at `next` if any, else returns.
+    /// Called as an initialiser (DT_INIT or a slot of DT_INIT_ARRAY); continues at `next` if any, else returns.
     Library {
         /// The original initialiser (link-time address).
         next: Option<u64>,
@@ -603,7 +603,7 @@ pub trait Encode: Decode {
     const PADDING: u8;
 }
 
-/// Code that counts: increments, and recorders of indirect calls.
+/// Instrumentation: increments of counters, and recorders of indirect calls.
 pub trait Counters: Encode {
     /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the
     /// machine's systems use.

@@ -355,7 +355,7 @@ fn compare(
             true
         });
         match stop {
-            // Data in text: go on after the byte, as both decoders would.
+            // Data in text: continue after the byte, as both decoders would.
             Some(stop) => at = (stop - addr) as usize + 1,
             None => break,
         }

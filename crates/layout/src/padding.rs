@@ -22,7 +22,7 @@ const LINE: u64 = 64;
 /// let functions = [(40, 9), (40, 8), (24, 7)].map(|(size, samples)| Function { size, samples });
 /// // The second would be in two lines; the third fits into the rest of its line.
 /// assert_eq!(at_lines(&[0, 1, 2], &functions, &[], 200), [1, 64, 1]);
-/// // No room for that.
+/// // No space for that.
 /// assert_eq!(at_lines(&[0, 1, 2], &functions, &[], 110), [1, 1, 1]);
 /// ```
 pub fn at_lines(order: &[u32], functions: &[Function], least: &[u64], limit: u64) -> Vec<u64> {
@@ -56,9 +56,10 @@ pub fn at_lines(order: &[u32], functions: &[Function], least: &[u64], limit: u64
     let (mut fits, mut too_many) = (0, functions.len() + 1);
     while fits + 1 < too_many {
         let number = fits.midpoint(too_many);
-        match of_densest(number).1 <= limit {
-            true => fits = number,
-            false => too_many = number,
+        if of_densest(number).1 <= limit {
+            fits = number
+        } else {
+            too_many = number
         }
     }
     of_densest(fits).0

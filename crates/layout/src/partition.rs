@@ -45,12 +45,18 @@ const STAYS: u64 = 10;
 /// assert_eq!(order(&utilities), [0, 2, 4, 6, 1, 3, 5, 7]);
 /// ```
 pub fn order(utilities: &[impl AsRef<[u32]>]) -> Vec<u32> {
+    order_told(utilities, &mut |_| {})
+}
+
+/// [`order`], which tells of how many more functions the place is known, until it is that of all.
+pub fn order_told(utilities: &[impl AsRef<[u32]>], placed: &mut dyn FnMut(usize)) -> Vec<u32> {
     let identity: Vec<u32> = (0..utilities.len() as u32).collect();
     let mut bisector = Bisector::new(utilities);
     let (mut order, rest): (Vec<u32>, Vec<u32>) = identity
         .iter()
         .partition(|&&function| !bisector.utilities(function).is_empty());
-    bisector.divide(&mut order, DEPTH);
+    bisector.divide(&mut order, DEPTH, placed);
+    placed(rest.len());
     order.extend(rest);
     if cost(utilities, &order) < cost(utilities, &identity) {
         order
@@ -170,8 +176,9 @@ impl Bisector {
     }
 
     /// Orders some functions, which come in the order of the input.
-    fn divide(&mut self, functions: &mut [u32], depth: u32) {
+    fn divide(&mut self, functions: &mut [u32], depth: u32, placed: &mut dyn FnMut(usize)) {
         if functions.len() < 2 || depth == 0 {
+            placed(functions.len());
             return;
         }
         self.improve(functions);
@@ -181,8 +188,8 @@ impl Bisector {
         functions.sort_by_key(|&function| (self.is_right[function as usize] != first, function));
         let half = functions.partition_point(|&function| self.is_right[function as usize] == first);
         let (left, right) = functions.split_at_mut(half);
-        self.divide(left, depth - 1);
-        self.divide(right, depth - 1);
+        self.divide(left, depth - 1, placed);
+        self.divide(right, depth - 1, placed);
     }
 
     /// Sets [`Self::is_right`] for `functions`, for half of them each way.
@@ -340,6 +347,12 @@ mod tests {
                     (0..number).map(|_| Ok(*u.choose(&[0, 1, 2, 3, 4, 5, 6, 7, u32::MAX])?));
                 utilities.push(list.collect::<arbitrary::Result<_>>()?);
             }
+            let mut placed = 0;
+            assert_eq!(
+                order_told(&utilities, &mut |more| placed += more),
+                order(&utilities)
+            );
+            assert_eq!(placed, utilities.len(), "told of all");
             let identity: Vec<u32> = (0..utilities.len() as u32).collect();
             let order = order(&utilities);
             let mut sorted = order.clone();

@@ -62,7 +62,9 @@ impl Lines {
             .map_err(|error| format!("The debug information cannot be read: {error}."))?;
         let mut lines = Lines::default();
         let mut numbers: FxHashMap<String, u32> = FxHashMap::default();
+        postlink_rewrite::expect(facts.functions.len());
         for function in &facts.functions {
+            postlink_rewrite::did();
             let mut own: Vec<Stretch> = Vec::new();
             for (start, end) in &function.parts {
                 // A unit that cannot be read has no lines; the others have theirs.

@@ -21,17 +21,20 @@
 //! Shared by the commands that compare a program before and after, and by the project's own benchmarks, so
 //! that the same word ("faster") always rests on the same test. How it is used is in `docs/bench.md`.
 
-pub mod bootstrap;
-pub mod counters;
+mod bootstrap;
+mod counters;
 pub mod interrupt;
-pub mod luck;
-pub mod paired;
+mod luck;
+mod paired;
 pub mod ratio;
 pub mod run;
 pub mod series;
 pub mod server;
-pub mod signed_rank;
+mod signed_rank;
 
+pub use bootstrap::Random;
+pub use counters::Counters;
+pub use luck::Luck;
 pub use paired::{Paired, compare, compare_within};
 pub use ratio::{Ratio, Verdict};
 pub use run::{Measure, Run, ending, run};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::ratio::Ratio;
 use crate::run::{Measure, Run, median, run};
-use crate::series::{Job, Limits, Runner, Series, Stop, measure};
+use crate::series::{Job, Limits, Progress, Runner, Series, Stop, measure};
 
 /// Runs of two programs, pair by pair.
 #[derive(Clone, Debug, Default)]
@@ -68,16 +68,18 @@ impl Paired {
 }
 
 /// Runs commands as they are.
-struct Commands<C, A> {
+struct Commands<C, A, T> {
     commands: [C; 2],
     accept: A,
+    told: T,
     start: Instant,
 }
 
-impl<C, A, E> Runner for Commands<C, A>
+impl<C, A, T, E> Runner for Commands<C, A, T>
 where
     C: FnMut() -> Command,
     A: FnMut(&Run) -> Result<(), E>,
+    T: FnMut(Progress),
     E: From<std::io::Error>,
 {
     type Error = E;
@@ -91,18 +93,24 @@ where
     fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
+
+    fn progress(&mut self, progress: Progress) {
+        (self.told)(progress);
+    }
 }
 
 /// Runs two commands alternately within limits, and gives what was measured in any case; with an error if a run was not
-/// possible, or did not end as `accept` wishes.
+/// possible, or did not end as `accept` wishes. After every round `told` hears how far it has come.
 pub fn compare_within<E: From<std::io::Error>>(
     limits: &Limits,
     commands: [impl FnMut() -> Command; 2],
     accept: impl FnMut(&Run) -> Result<(), E>,
+    told: impl FnMut(Progress),
 ) -> (Paired, Stop, Result<(), E>) {
     let mut runner = Commands {
         commands,
         accept,
+        told,
         start: Instant::now(),
     };
     let (series, result) = measure(1, 2, limits, &mut runner);
@@ -117,7 +125,7 @@ pub fn compare<E: From<std::io::Error>>(
     commands: [impl FnMut() -> Command; 2],
     accept: impl FnMut(&Run) -> Result<(), E>,
 ) -> Result<Paired, E> {
-    let (paired, _, result) = compare_within(&Limits::rounds(pairs), commands, accept);
+    let (paired, _, result) = compare_within(&Limits::rounds(pairs), commands, accept, |_| {});
     result.map(|()| paired)
 }
 

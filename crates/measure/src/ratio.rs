@@ -110,9 +110,10 @@ impl Ratio {
             sum += Walsh::new(differences).estimate()?;
         }
         let lists: Vec<&[f64]> = workloads.iter().map(Vec::as_slice).collect();
-        let interval = match pairs >= FEWEST_PAIRS as usize {
-            true => bootstrap::interval(&lists, Percentiles::Expanded),
-            false => (f64::NEG_INFINITY, f64::INFINITY),
+        let interval = if pairs >= FEWEST_PAIRS as usize {
+            bootstrap::interval(&lists, Percentiles::Expanded)
+        } else {
+            (f64::NEG_INFINITY, f64::INFINITY)
         };
         Some(Ratio {
             estimate: (sum / workloads.len() as f64).exp(),

@@ -50,9 +50,10 @@ impl Walsh {
             let copies = copies(times, *i, *j);
             if seen + copies > middle {
                 // Of an even number the median is between this one and the one before, which may be a copy.
-                return match is_even && seen == middle {
-                    true => (last + mean) / 2.0,
-                    false => *mean,
+                return if is_even && seen == middle {
+                    (last + mean) / 2.0
+                } else {
+                    *mean
                 };
             }
             if copies > 0 {
@@ -75,7 +76,7 @@ impl Walsh {
     }
 }
 
-/// How many averages a pair of values stands for, if each is there so many times.
+/// How many averages a pair of values represents, if each is there so many times.
 fn copies(times: &[u32], i: u32, j: u32) -> u64 {
     let (a, b) = (u64::from(times[i as usize]), u64::from(times[j as usize]));
     if i == j { a * (a + 1) / 2 } else { a * b }
@@ -141,7 +142,7 @@ mod tests {
         }
         assert_eq!(trimmed(5, 0.95), None);
         assert_eq!(trimmed(0, 0.95), None);
-        // Where the exact count ends, the approximation goes on within one.
+        // Where the exact count ends, the approximation continues within one.
         assert_eq!(trimmed(50, 0.95), Some(434));
         assert_eq!(trimmed(51, 0.95), Some(453));
     }

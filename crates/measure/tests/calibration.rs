@@ -12,9 +12,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use postlink_measure::bootstrap::Random;
 use postlink_measure::series::{Job, Limits, Runner, Series, Stop, measure};
-use postlink_measure::{Measure, Run, Verdict};
+use postlink_measure::{Measure, Random, Run, Verdict};
 
 const TRIES: u64 = 100;
 

@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use postlink_mip_asm::command::Flags;
-use postlink_mip_asm::driver;
+use postlink_mip_asm::{Flags, driver};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

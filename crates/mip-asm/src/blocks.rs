@@ -48,7 +48,7 @@ pub struct Block {
     /// Where a counter may go so that only what falls through from the block before passes it: in front of
     /// the block's labels. 0 if nowhere.
     pub before_labels: u32,
-    /// Whether control may go on to the block after it without a jump.
+    /// Whether control may continue to the block after it without a jump.
     pub falls: bool,
     /// Whether the block after it may also be entered by a jump.
     pub jumps_to_next: bool,

@@ -70,7 +70,7 @@ pub enum Error {
     },
     /// Link-time optimisation.
     #[error(
-        "-flto: with link-time optimisation there is no assembly before linking; compile with -fno-lto, or link as usual and let `postlink instrument` count in the linked program"
+        "-flto: with link-time optimisation there is no assembly before linking; compile with -fno-lto, or link as usual and instrument the linked program with `postlink instrument`"
     )]
     Lto,
     /// The run-time.
@@ -347,9 +347,10 @@ impl Driver<'_> {
     ) -> Result<u8, Error> {
         let aside = Aside::of(self.line, source, self.is_clang);
         // What clang writes beside its output is named after it.
-        let beside = match self.is_clang && aside::clang_writes_aside(self.line) {
-            true => temporary_beside(&aside),
-            false => None,
+        let beside = if self.is_clang && aside::clang_writes_aside(self.line) {
+            temporary_beside(&aside)
+        } else {
+            None
         };
         let plain = match &beside {
             Some(path) => path.to_path_buf(),

@@ -1,6 +1,6 @@
 //! Where control goes after an instruction: the only thing that the inserter wants to know about instructions.
 //!
-//! By mnemonic and target alone. What is not known to branch is taken to go on; inline assembly is treated
+//! By mnemonic and target alone. What is not known to branch is taken to continue; inline assembly is treated
 //! elsewhere, since there nothing is certain.
 
 use crate::lexer;
@@ -151,7 +151,7 @@ fn arm(text: &[u8]) -> Flow<'_> {
         .strip_suffix(b".n")
         .or(mnemonic.strip_suffix(b".w"))
         .unwrap_or(mnemonic);
-    // With a condition, what would end a block may go on.
+    // With a condition, what would end a block may continue.
     let (base, conditional) = match mnemonic {
         b"bls" | b"blt" | b"ble" => (&b"b"[..], true),
         [base @ .., a, b]

@@ -36,26 +36,28 @@
 //! * The text that was there stays, byte for byte and in order.
 //! * No text makes it panic.
 
-pub mod aside;
-pub mod blocks;
-pub mod command;
+mod aside;
+mod blocks;
+mod command;
 pub mod driver;
-pub mod flow;
-pub mod insert;
-pub mod lexer;
-pub mod options;
-pub mod placement;
-pub mod probes;
-pub mod reader;
-pub mod report;
-pub mod returns;
-pub mod runtime;
-pub mod seal;
-pub mod sections;
-pub mod sequences;
-pub mod target;
+mod flow;
+mod insert;
+mod lexer;
+mod options;
+mod placement;
+mod probes;
+mod reader;
+mod report;
+mod returns;
+mod runtime;
+mod seal;
+mod sections;
+mod sequences;
+mod target;
 
+pub use command::Flags;
 pub use insert::{Instrumented, instrument};
 pub use options::{Mode, Options};
 pub use report::{Reason, Report};
+pub use runtime::find_program;
 pub use target::{Arch, Format, Target};

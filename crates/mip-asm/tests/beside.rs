@@ -20,11 +20,14 @@ fn compilers() -> impl Iterator<Item = &'static str> {
 /// Names of files in a folder, and what is in those with dependencies, without the folder.
 fn files(scratch: &Scratch, folder: &str) -> BTreeMap<String, String> {
     let here = scratch.path(folder);
-    let text_of = |name: &str| match name.ends_with(".d") {
-        true => fs::read_to_string(here.join(name))
-            .unwrap()
-            .replace(here.to_str().unwrap(), ""),
-        false => String::new(),
+    let text_of = |name: &str| {
+        if name.ends_with(".d") {
+            fs::read_to_string(here.join(name))
+                .unwrap()
+                .replace(here.to_str().unwrap(), "")
+        } else {
+            String::new()
+        }
     };
     fs::read_dir(&here)
         .unwrap()
@@ -33,7 +36,7 @@ fn files(scratch: &Scratch, folder: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a command leaves in a folder of its own, without us and with us. `%%` stands for the folder.
+/// What a command leaves in a folder of its own, without us and with us. `%%` represents the folder.
 fn both(scratch: &Scratch, command: &str) -> [BTreeMap<String, String>; 2] {
     ["plain", "ours"].map(|folder| {
         let _ = fs::remove_dir_all(scratch.path(folder));

@@ -59,7 +59,7 @@ pub fn identity(build_id: &[u8]) -> u64 {
     u64::from_le_bytes(first)
 }
 
-/// The size of the field of a relocation that stands for the distance from itself to a symbol; none for any other.
+/// The size of the field of a relocation that represents the distance from itself to a symbol; none for any other.
 fn distance(machine: Architecture, relocation: &object::Relocation) -> Option<usize> {
     let RelocationFlags::Elf { r_type } = relocation.flags() else {
         let relative = relocation.kind() == RelocationKind::Relative;

@@ -421,7 +421,7 @@ fn check_types(path: &Path, version: u16, types: Types, kind: Kind) -> Result<Ty
     // Old profiles of single blocks say block coverage alone and mean both.
     if !coverage && calls == 0 && !types.has(Types::BLOCK_COVERAGE) && kind != Kind::Samples {
         return complain(format!(
-            "the profile type {:#x} counts nothing: neither function coverage (0x1) nor call counts (0xC)",
+            "the profile type {:#x} has neither function coverage (0x1) nor call counts (0xC)",
             types.0
         ));
     }

@@ -41,22 +41,24 @@
 
 pub mod create;
 pub mod hash;
-pub mod header;
+mod header;
 pub mod map;
 pub mod merge;
 pub mod mip;
-pub mod model;
+mod model;
 pub mod order;
 pub mod outline;
 pub mod raw;
 mod reader;
 pub mod report;
-pub mod symbolize;
+mod symbolize;
 pub mod yaml;
 
 pub use header::{Header, Kind, Types, Width};
+pub use header::{MAGIC, VERSION};
 pub use model::{Block, Edge, Function, InferredBlock, Profile, Trace};
 pub use postlink_profile::{Error, Place};
+pub use symbolize::{SourceFrame, Symbolizer};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

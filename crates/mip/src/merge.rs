@@ -345,7 +345,7 @@ impl Plan {
             return wrong(
                 8,
                 format!(
-                    "the profile type is {:#x}, and that of the profile {:#x}: they count different things",
+                    "the profile type is {:#x}, and that of the profile {:#x}: they record different things",
                     header.types.0, self.types.0
                 ),
             );

@@ -37,7 +37,7 @@
 
 use std::path::Path;
 
-use postlink_profile::{Error, output};
+use postlink_profile::Error;
 use rustc_hash::FxHashMap;
 
 use crate::hash::md5_64;
@@ -298,7 +298,7 @@ pub fn open(path: &Path) -> Result<Profile, Error> {
 pub fn save(path: &Path, profile: &Profile) -> Result<(), Error> {
     use std::io::Write;
     let bytes = to_bytes(profile);
-    output::atomically(path, |out| out.write_all(&bytes))
+    postlink_profile::write_atomically(path, |out| out.write_all(&bytes))
 }
 
 /// The whole of a file.

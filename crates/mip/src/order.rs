@@ -14,6 +14,7 @@ use std::cmp::Ordering;
 
 use postlink_layout::call_graph::{Arc, Function as Node};
 use postlink_layout::{cdsort, partition};
+use postlink_profile::progress;
 use rustc_hash::FxHashSet;
 
 use crate::model::Profile;
@@ -71,7 +72,8 @@ pub fn by_start_up(profile: &Profile) -> Option<Vec<u32>> {
         })
         .collect();
     let utilities = partition::utilities_of_traces(first_calls.len(), &renamed);
-    let order = partition::order(&utilities);
+    progress::expect(utilities.len());
+    let order = partition::order_told(&utilities, &mut progress::did);
     Some(
         order
             .into_iter()
@@ -144,7 +146,8 @@ pub fn by_similarity<'c>(profile: &Profile, code: impl Fn(u32) -> Option<&'c [u8
         .iter()
         .map(|&function| shingles(code(function).unwrap_or_default()))
         .collect();
-    partition::order(&utilities)
+    progress::expect(utilities.len());
+    partition::order_told(&utilities, &mut progress::did)
         .into_iter()
         .map(|place| cold[place as usize])
         .collect()

@@ -20,11 +20,11 @@
 //! |---|---|---|
 //! | 0 | 4 | where the called function's counters begin (its raw offset) |
 //! | 4 | 4 | return address less the address of the raw section, signed |
-//! | 8 | 8 | how many calls it stands for; 0: the slot is empty |
+//! | 8 | 8 | how many calls it represents; 0: the slot is empty |
 //!
 //! # `.mipret`
 //!
-//! The same samples in a file of their own. In version 8 a slot has the first two fields only and stands for one call;
+//! The same samples in a file of their own. In version 8 a slot has the first two fields only and represents one call;
 //! all zeros or all ones is an empty slot.
 
 #![warn(clippy::indexing_slicing)]
@@ -74,7 +74,7 @@ pub struct Sample {
     pub callee: u32,
     /// Return address less that of the raw section.
     pub source: i32,
-    /// Number of calls that it stands for.
+    /// Number of calls that it represents.
     pub weight: u64,
 }
 

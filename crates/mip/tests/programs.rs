@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use postlink_mip::symbolize::{SourceFrame, Symbolizer};
-use postlink_mip::{create, report};
+use postlink_mip::{SourceFrame, Symbolizer, create, report};
 
 /// Two functions, instrumented by hand as the proposal's compiler would.
 const SOURCE: &str = r#"

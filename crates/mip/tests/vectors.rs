@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use postlink_mip::merge::{Options, merge};
-use postlink_mip::{Block, Edge, Function, InferredBlock, Profile, Trace, Types, Width};
-use postlink_mip::{create, header, map, mip, raw};
+use postlink_mip::{
+    Block, Edge, Function, InferredBlock, Profile, Trace, Types, Width, create, map, mip, raw,
+};
 use postlink_profile::Weighted;
 
 fn hex(text: &str) -> Vec<u8> {
@@ -335,8 +336,8 @@ fn samples_of_return_addresses_become_edges() {
     put(0, 44, -4000, 6);
     put(2, 32, -4000, 1);
     // The older form: one call each, empty slots are all zeros or all ones.
-    let mut header = header::Header::new(
-        header::Kind::Samples,
+    let mut header = postlink_mip::Header::new(
+        postlink_mip::Kind::Samples,
         Some(Width::Wide),
         Types::RETURN_ADDRESS,
         42,
@@ -375,7 +376,7 @@ fn a_raw_of_another_build_is_refused_with_both_values() {
     );
     assert_eq!(
         refused(8, 3),
-        "0 at offset 0x8: the profile type is 0x3, and that of the profile 0x1: they count different things"
+        "0 at offset 0x8: the profile type is 0x3, and that of the profile 0x1: they record different things"
     );
     let mut short = new_raw();
     short.pop();

@@ -24,7 +24,7 @@ pub struct Input {
     map: Mmap,
     identity: (u64, u64),
     relocations: Relocations,
-    /// Names from elsewhere, and the file with debug information, for who shows them.
+    /// Names from elsewhere, and the file with debug information, for display.
     names: Option<Arc<Names>>,
     debug: Option<Box<Input>>,
 }

@@ -2,15 +2,15 @@
 //!
 //! Some files are compared with a checksum before they are used, and a rewritten one is another file:
 //!
-//! | what | where the checksum is | who compares |
+//! | what | where the checksum is | what compares |
 //! |---|---|---|
 //! | modules validated by FIPS 140 (libcrypto, libgcrypt, sshd …) | `.NAME.hmac` beside the file, or in `/usr/lib*/fipscheck`, `/usr/lib*/hmaccalc` | the module itself, in FIPS mode |
 //! | NSS (libsoftokn3, libfreeblpriv3) | `NAME.chk` for `NAME.so` | the module itself, in FIPS mode |
 //! | OpenSSL's FIPS provider `fips.so` | `module-mac` in `fipsmodule.cnf` | libcrypto, whenever it is loaded |
 //! | files under IMA or EVM | `security.ima`, `security.evm` of the file | the kernel, by its policy |
 //!
-//! Nothing of this can be told from the program's code, so there is a warning and the output is written: who puts it in
-//! the original's place has to make the checksum anew.
+//! Nothing of this can be told from the program's code, so there is a warning and the output is written: whoever puts
+//! it in the original's place has to make the checksum anew.
 //!
 //! Rights that come with a file stay what they were or get less, never more. Set-user-ID is worth what the owner
 //! is: the output gets the owner and the bit, or neither. Capabilities are copied where the system allows it.
@@ -117,7 +117,7 @@ fn sentence(path: &Path) -> String {
     )
 }
 
-/// The mode of an output that has this owner, and what is said of it.
+/// The mode of an output that has this owner, and the warning about it.
 fn mode_for(mode: u32, wanted: (u32, u32), owner: (u32, u32)) -> (u32, Vec<String>) {
     let mut said = Vec::new();
     let mut kept = mode;
@@ -130,7 +130,7 @@ fn mode_for(mode: u32, wanted: (u32, u32), owner: (u32, u32)) -> (u32, Vec<Strin
         }
         if wanted == owner {
             said.push(format!(
-                "{what} is kept: the output runs with the rights of {who} {owner}, as the input does; a counting program writes its \
+                "{what} is kept: the output runs with the rights of {who} {owner}, as the input does; an instrumented program writes its \
                  profile with these rights and ignores POSTLINK_PROFILE, so give `instrument --profile` a file in a folder that no one else can write to"
             ));
         } else {
@@ -143,12 +143,12 @@ fn mode_for(mode: u32, wanted: (u32, u32), owner: (u32, u32)) -> (u32, Vec<Strin
     (kept, said)
 }
 
-/// Gives a complete output what rights the input has. What is said of it.
+/// Gives a complete output what rights the input has. Returns the warning about it.
 pub fn carry_rights(input: &Input, written: &Path) -> Result<Vec<String>> {
     let named = || written.display().to_string();
     let mut said = Vec::new();
     if input.mode & (SET_USER | SET_GROUP) != 0 {
-        // Only root may; who may not keeps the file without the bits.
+        // Only root may; anyone else gets the file without the bits.
         let _ = chown(written, Some(input.owner.0), Some(input.owner.1));
         let metadata = fs::metadata(written).with_context(named)?;
         let (mode, sentences) = mode_for(input.mode, input.owner, (metadata.uid(), metadata.gid()));

@@ -16,6 +16,7 @@ mod input;
 mod installed;
 mod options;
 mod profiles;
+mod refused;
 mod rewriting;
 mod split_files;
 mod ui;

@@ -12,8 +12,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::{self as aggregate, yaml};
+use postlink_aggregate::{self as aggregate, Binary, yaml};
 use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use postlink_profile::any::{self, Any, Model};
@@ -21,7 +20,7 @@ use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::preaggregated::{self, Dialect};
 use postlink_profile::samples::Options;
 use postlink_profile::symbolic::SymbolicProfile;
-use postlink_profile::{Weighted, bolt_yaml, fdata, output, plprof};
+use postlink_profile::{Weighted, bolt_yaml, fdata, plprof};
 use postlink_rewrite::{
     BoltBlocks, Cfg, CfgScratch, NonlocalExits, Program, build_cfg, export, hashes,
 };
@@ -392,12 +391,12 @@ pub fn write(path: &Path, profile: &Any, dialect: Dialect, reading: &Reading) ->
                     let input = Input::open(file)?;
                     let elf = input.elf()?;
                     let binary = Binary::new(file, &elf)?;
-                    let placer = aggregate::binary::Placer::new(
+                    let placer = aggregate::Placer::new(
                         &binary,
                         profile,
                         reading.aggregate.ignore_build_id,
                     )?;
-                    output::atomically(path, |out| {
+                    postlink_profile::write_atomically(path, |out| {
                         preaggregated::write_to(out, profile, dialect, |place| {
                             placer.address(place)
                         })
@@ -406,7 +405,7 @@ pub fn write(path: &Path, profile: &Any, dialect: Dialect, reading: &Reading) ->
                 None if of_process => bail!(Usage(
                     "addresses of processes become addresses of a binary with --binary".into()
                 )),
-                None => output::atomically(path, |out| {
+                None => postlink_profile::write_atomically(path, |out| {
                     preaggregated::write_to(out, profile, dialect, |place| {
                         (!place.is_outside()).then_some(place.address)
                     })

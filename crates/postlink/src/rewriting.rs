@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use postlink_elf::elf::{Symbol, SymbolTable};
+use postlink_elf::elf::{Elf, Symbol, SymbolTable};
 use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
@@ -19,13 +19,13 @@ use postlink_rewrite::{
     OptimizeReport, Phases, Refusal, Rewriting, fit, prepare_instrumented,
 };
 use postlink_verify::{
-    Check, Failure, FunctionReport, Keep, Remembered, Report, SplitUnits, Verdict, verify_split,
-    verify_split_again,
+    Check, Failure, Keep, Remembered, Report, SplitUnits, Verdict, verify_split, verify_split_again,
 };
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
 use crate::installed;
+use crate::refused::{self, Refused};
 use crate::split_files;
 use crate::ui::Ui;
 
@@ -56,7 +56,7 @@ pub struct Done<R> {
     /// The certificate, if it was checked.
     pub certificate: Option<Report>,
     /// Functions that stay as they were because they could not be proved.
-    pub reverted: Vec<String>,
+    pub reverted: Vec<Refused>,
     /// What the system around the file will say of the output: checksums, rights.
     pub cautions: Vec<String>,
     /// The package of split debug information that belongs beside the output.
@@ -143,7 +143,7 @@ pub fn instrument_coverage(
     let mut job = prepare_coverage(&input.elf, options, phases).with_context(named)?;
     let (file, done) = until_proved((input, &[]), &mut *job, target, proof, phases)?;
     // The map first: a program without its map is of no use.
-    postlink_profile::output::atomically(map, |out| out.write_all(&done.report.map))?;
+    postlink_profile::write_atomically(map, |out| out.write_all(&done.report.map))?;
     put_in_place(file, target)?;
     Ok(done)
 }
@@ -189,7 +189,7 @@ pub fn optimize_and_save<'p>(
     if let Some(package) = &done.package {
         let path = split_files::package_of(target);
         input.must_differ_from(&path)?;
-        postlink_profile::output::atomically(&path, |out| out.write_all(package))?;
+        postlink_profile::write_atomically(&path, |out| out.write_all(package))?;
     }
     put_in_place(file, target)?;
     Ok(done)
@@ -218,6 +218,7 @@ fn until_proved<R>(
     }
     let file = beside(target)?;
     let mut reverted = vec![];
+    let mut last = None;
     // What a check found out may hold for the next. It needs the output no more, which is written over then.
     let mut remembered: Option<Remembered<'_>> = None;
     for round in 1..=ROUNDS {
@@ -229,20 +230,19 @@ fn until_proved<R>(
             .write(&file, input.mode & 0o777, onto, phases)
             .with_context(|| input.path.display().to_string())?;
         let package = job.package();
-        let certificate = match job.is_checked(proof.wanted) {
-            true => {
-                let output = Input::open(&file)?;
-                let before = remembered.take();
-                let split = SplitUnits {
-                    old: split,
-                    new: package.as_deref(),
-                };
-                let written = (&output, split);
-                let (certificate, kept) = prove_written(input, written, before, proof, phases)?;
-                remembered = Some(kept);
-                Some(certificate)
-            }
-            false => None,
+        let certificate = if job.is_checked(proof.wanted) {
+            let output = Input::open(&file)?;
+            let before = remembered.take();
+            let split = SplitUnits {
+                old: split,
+                new: package.as_deref(),
+            };
+            let written = (&output, split);
+            let (certificate, kept) = prove_written(input, written, before, proof, phases)?;
+            remembered = Some(kept);
+            Some(certificate)
+        } else {
+            None
         };
         let Some(unproved) = certificate.as_ref().filter(|c| !c.is_proved()) else {
             let mut cautions = installed::checks_of(input);
@@ -256,21 +256,23 @@ fn until_proved<R>(
             };
             return Ok((file, done));
         };
-        match job.answer(&refusal(unproved, proof, round)) {
+        match job.answer(&refusal(unproved, &input.elf, proof, round)) {
             Answer::TakenBack(functions) => {
-                let failed = unproved.failures().map(|(function, _)| function);
-                let taken_back = failed.filter(|function| functions.contains(&function.old));
-                reverted.extend(taken_back.map(FunctionReport::shown_name));
+                let taken_back = unproved
+                    .failures()
+                    .filter(|(function, _)| functions.contains(&function.old));
+                reverted.extend(taken_back.map(|(f, failure)| Refused::new(f, failure)));
             }
             Answer::Changed => {}
-            Answer::Nothing => bail!("{}", hopeless(unproved, target)),
+            Answer::Nothing => {
+                let why = refused::whole_file(unproved, &input.elf);
+                bail!("{}: {why}", target.display())
+            }
         }
+        last = certificate;
     }
-    bail!(
-        "{}: not written: after {ROUNDS} rounds and {} functions left where they were it still could not be proved (this is a fault of postlink, please report it)",
-        target.display(),
-        reverted.len()
-    )
+    let why = refused::after_rounds(ROUNDS, &reverted, last.as_ref());
+    bail!("{}: {why}", target.display())
 }
 
 /// Has the checker read what was just written, with what it found out about the output `before`.
@@ -353,14 +355,14 @@ pub fn save_certificate(path: Option<&Path>, certificate: Option<&Report>) -> Re
     fs::write(path, certificate.to_json() + "\n").with_context(|| path.display().to_string())
 }
 
-/// What the rewriter is told of a certificate.
-fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
+/// The part of a certificate that the rewriter acts on.
+fn refusal(certificate: &Report, elf: &Elf<'_>, proof: Proof<'_>, round: usize) -> Refusal {
     let first = certificate.file_failures.first();
     let counting = first.filter(|f| f.check == Check::Counting);
     Refusal {
         functions: certificate.failures().map(|(f, _)| f.old).collect(),
         counting: counting.map(|failure| failure.reason.clone()),
-        debug_info: debug_info(certificate),
+        debug_info: debug_info(certificate, elf),
         binding: proof.wanted,
         last: round + 1 >= ROUNDS,
     }
@@ -368,25 +370,12 @@ fn refusal(certificate: &Report, proof: Proof<'_>, round: usize) -> Refusal {
 
 /// What is wrong with debug information, if nothing else is: a program that is right is not refused for what
 /// is said of it.
-fn debug_info(certificate: &Report) -> Option<String> {
+fn debug_info(certificate: &Report, elf: &Elf<'_>) -> Option<String> {
     let of_debug_info = |f: &Failure| f.check == Check::DebugInfo;
     let alone = certificate.failed == 0 && certificate.file_failures.iter().all(of_debug_info);
-    let first = certificate.file_failures.first().filter(|_| alone)?;
-    Some(format!(
-        "it could not be proved: {first} ({} differences in all; this is a fault of postlink, please report it)",
-        certificate.file_failure_count
-    ))
-}
-
-/// Not a function's fault: nothing can be put back.
-fn hopeless(certificate: &Report, target: &Path) -> String {
-    let first = certificate.file_failures.first();
-    format!(
-        "{}: not written, since it could not be proved: {} ({} differences in all; this is a fault of postlink, please report it)",
-        target.display(),
-        first.map(ToString::to_string).unwrap_or_default(),
-        certificate.file_failure_count
-    )
+    alone
+        .then(|| refused::debug_information(certificate, elf))
+        .flatten()
 }
 
 /// Overwrites what nothing should run any more with breakpoints (for tests, see [`postlink_rewrite::stress`]).

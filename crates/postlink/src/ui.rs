@@ -36,14 +36,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The phases of each piece of work, in order, so that progress says how many are left. Phases that a job does not
 /// need are skipped, and those up to writing come again when the checker refuses a function.
-const STEPS: [(&str, &[&str]); 13] = [
+const STEPS: &[(&str, &[&str])] = &[
     ("aggregate", &["binary", "samples", "aggregate", "write"]),
+    ("bat dump", &["read", "print"]),
     ("convert", &["read", "write"]),
     ("debug", &["update", "write", "check"]),
     ("diff", &["read", "compare"]),
+    ("disasm", &["probes", "lines", "print"]),
     (
         "export",
         &[
+            "profile",
             "discover",
             "counters",
             "attach",
@@ -62,6 +65,10 @@ const STEPS: [(&str, &[&str]); 13] = [
         "mip merge",
         &["read the profile", "merge", "write the profile"],
     ),
+    ("mip covered", &["read the profile", "lines", "print"]),
+    ("mip order", &["read the profile", "order", "write"]),
+    ("mip show", &["read the profile", "lines", "print"]),
+    ("mip to-yaml", &["read the profile", "lines", "print"]),
     (
         "optimize",
         &[
@@ -78,10 +85,12 @@ const STEPS: [(&str, &[&str]); 13] = [
             "verify",
         ],
     ),
+    ("probes show", &["read", "print"]),
     ("profgen", &["lines", "samples", "write"]),
     (
         "report",
         &[
+            "profile",
             "discover",
             "counters",
             "attach",
@@ -90,6 +99,10 @@ const STEPS: [(&str, &[&str]); 13] = [
             "verify",
             "page",
         ],
+    ),
+    (
+        "show",
+        &["profile", "discover", "counters", "attach", "functions"],
     ),
     ("verify", &["check"]),
 ];
@@ -200,6 +213,15 @@ pub struct Watched {
 }
 
 impl Watched {
+    /// What follows is written to standard output. Where that is the terminal it is its own progress, and what shows
+    /// progress would stand in between.
+    pub fn printing(&mut self) {
+        self.phases.begin("print");
+        if std::io::stdout().is_terminal() {
+            self.spinner.take();
+        }
+    }
+
     /// Ends the progress display and prints the times.
     pub fn finish(mut self) {
         self.phases.end();
@@ -258,11 +280,16 @@ fn left((done, all): (usize, usize), from: usize, since: Duration) -> String {
         return String::new();
     }
     let rest = since.as_secs_f64() * (all - done) as f64 / new as f64;
-    let time = match rest.ceil() as u64 {
+    let rest = rough(Duration::try_from_secs_f64(rest).unwrap_or(Duration::MAX));
+    format!(", {} %, about {rest} left", done * 100 / all)
+}
+
+/// A time that is estimated: whole seconds, from 100 on minutes.
+pub fn rough(time: Duration) -> String {
+    match time.as_secs_f64().ceil() as u64 {
         s @ ..100 => format!("{s} s"),
         s => format!("{} min", s.div_ceil(60)),
-    };
-    format!(", {} %, about {time} left", done * 100 / all)
+    }
 }
 
 /// A pass over something within a phase. The rate is that of the pass: passes over functions, units of debug

@@ -593,9 +593,10 @@ fn what_takes_long_shows_on_a_terminal_which_step_it_is_at_and_nothing_in_a_pipe
             env!("CARGO_BIN_EXE_postlink")
         );
         let mut command = Command::new(if on_terminal { "script" } else { "sh" });
-        match on_terminal {
-            true => command.args(["-qec", &words, "/dev/null"]),
-            false => command.args(["-c", &words]),
+        if on_terminal {
+            command.args(["-qec", &words, "/dev/null"])
+        } else {
+            command.args(["-c", &words])
         };
         let child = command
             .current_dir(folder.path(""))

@@ -1,4 +1,4 @@
-//! Faults in code that counts: each that is put into a proved copy must be found.
+//! Faults in instrumented code: each that is injected into a proved binary must be found.
 //!
 //! The programs have what counters can do harm to: loads and stores of exclusive pairs, flags that are read
 //! after them, places where no register is dead.

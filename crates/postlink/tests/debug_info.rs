@@ -4,7 +4,7 @@
 //! by gcc and clang with DWARF 4 and 5, profiled and optimised with all presets. The checker has compared
 //! both files' debug information then; here other people's readers do: for each byte of code that moved,
 //! `llvm-symbolizer` and `addr2line` must give the same chain of functions, files and lines as for the byte
-//! of the input that it stands for, and gdb must stop at the same places and show the same values.
+//! of the input that it represents, and gdb must stop at the same places and show the same values.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -378,6 +378,27 @@ fn folded_stacks_add_up_to_what_each_function_executed() {
 }
 
 #[test]
+fn inferno_reads_folded_stacks() {
+    let made = Made::new();
+    made.export("folded", "app.folded", &[]);
+    let mut options = inferno::flamegraph::Options::default();
+    options.count_name = "instructions".to_owned();
+    let file = made.dir.path().join("app.folded");
+    let mut svg = vec![];
+    inferno::flamegraph::from_files(&mut options, &[file], &mut svg).expect("it is read");
+    let svg = String::from_utf8(svg).expect("text");
+    let sum: u64 = own(&made).values().sum();
+    let drawn: String = svg.replace(',', "");
+    assert!(
+        drawn.contains(&format!("all ({sum} instructions 100%)")),
+        "{sum}: {svg}"
+    );
+    for name in own(&made).keys() {
+        assert!(svg.contains(&format!("<title>{name} (")), "{name}: {svg}");
+    }
+}
+
+#[test]
 fn speedscope_has_the_same_stacks_in_its_shape() {
     let made = Made::new();
     made.export("speedscope", "app.json", &[]);

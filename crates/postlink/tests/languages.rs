@@ -28,6 +28,8 @@ enum Expected {
 struct Language {
     source: &'static str,
     compiler: &'static str,
+    /// What must be there as well, as a path.
+    needs: &'static str,
     package: &'static str,
     /// `{in}` is the source, `{out}` the program, `{dir}` a folder for what else the compiler writes.
     arguments: &'static [&'static str],
@@ -46,6 +48,7 @@ struct Language {
 const WORKS: Language = Language {
     source: "",
     compiler: "",
+    needs: "",
     package: "",
     arguments: &[],
     expected: Expected::Works,
@@ -143,6 +146,24 @@ const LANGUAGES: &[Language] = &[
         ..WORKS
     },
     Language {
+        source: "selectors.m",
+        compiler: "gcc",
+        needs: "/usr/lib/gcc/x86_64-linux-gnu/12/cc1obj",
+        package: "gobjc",
+        arguments: &[
+            "-std=gnu11",
+            "-O2",
+            "-w",
+            "-fobjc-exceptions",
+            "-Wl,-q",
+            "{in}",
+            "-lobjc",
+            "-o",
+            "{out}",
+        ],
+        ..WORKS
+    },
+    Language {
         source: "delegates.d",
         compiler: "gdc",
         package: "gdc",
@@ -206,9 +227,10 @@ fn run(command: &mut Command) -> Result<Output, String> {
 /// Runs something that must succeed.
 fn done(command: &mut Command) -> Result<Output, String> {
     let output = run(command)?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(format!("{command:?}: {}\n{}", output.status, text(&output))),
+    if output.status.success() {
+        Ok(output)
+    } else {
+        Err(format!("{command:?}: {}\n{}", output.status, text(&output)))
     }
 }
 
@@ -390,8 +412,10 @@ fn main() -> ExitCode {
         let name = language.source.replace('.', "_") + machine;
         Trial::ignorable_test(name, move || {
             let runner = language.runner.first().copied();
-            let needed = [(language.compiler, language.package)]
-                .into_iter()
+            let also = (!language.needs.is_empty()).then_some(language.needs);
+            let needed = std::iter::once(language.compiler)
+                .chain(also)
+                .map(|needed| (needed, language.package))
                 .chain(runner.map(|runner| (runner, "qemu-user")));
             let missing = needed.clone().find(|(program, _)| !is_there(program));
             if let Some((program, package)) = missing {

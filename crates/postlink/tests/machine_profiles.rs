@@ -211,12 +211,13 @@ fn counters_at_entries_are_proved_and_what_is_changed_in_them_is_found() {
     let input = std::fs::read(folder.path("p")).unwrap();
     let proved = |output: &[u8]| {
         let report = postlink_verify::verify(&input, output, &postlink_verify::Options::default());
-        report
-            .map_err(|e| e.to_string())
-            .and_then(|report| match report.is_proved() {
-                true => Ok(report.retargeted),
-                false => Err(format!("{:?}", report.file_failures)),
-            })
+        report.map_err(|e| e.to_string()).and_then(|report| {
+            if report.is_proved() {
+                Ok(report.retargeted)
+            } else {
+                Err(format!("{:?}", report.file_failures))
+            }
+        })
     };
     for mode in ["function-coverage", "call-graph", "call-edges"] {
         folder.postlink(&["instrument", "--mode", mode, "p", "-o", "p.inst"]);

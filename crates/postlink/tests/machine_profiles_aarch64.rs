@@ -326,11 +326,10 @@ fn spoil_counters_of_blocks(program: &str, far: bool, least: usize) {
     let counters = (0..output.len() - 12).step_by(4).filter(|&at| {
         let (page, add, store) = (word(at), word(at + 4), word(at + 4 * last));
         let a = page & 31;
-        let forms = match far {
-            true => {
-                page & 0x9f00_0000 == 0x9000_0000 && add & 0xffc0_03ff == 0x9100_0000 | a << 5 | a
-            }
-            false => page & 0x9f00_0000 == 0x1000_0000,
+        let forms = if far {
+            page & 0x9f00_0000 == 0x9000_0000 && add & 0xffc0_03ff == 0x9100_0000 | a << 5 | a
+        } else {
+            page & 0x9f00_0000 == 0x1000_0000
         };
         forms && store & 0xffe0_0fff == 0x3800_0000 | a << 5 | a
     });
@@ -338,9 +337,10 @@ fn spoil_counters_of_blocks(program: &str, far: bool, least: usize) {
     for at in counters {
         // Another register; an address that ends in zero, which covers nothing.
         let register = (0..=last).flat_map(|i| [(4 * i, word(at + 4 * i) ^ 1)]);
-        let zero = match far {
-            true => (4, word(at + 4) & !(0xff << 10)),
-            false => (0, word(at) ^ 1 << 29),
+        let zero = if far {
+            (4, word(at + 4) & !(0xff << 10))
+        } else {
+            (0, word(at) ^ 1 << 29)
         };
         let add = far.then(|| (4, word(at + 4) ^ 1 << 5));
         let elsewhere = [(4 * last, word(at + 4 * last) ^ 1 << 5)];

@@ -457,6 +457,9 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
         let said = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(said.contains("1 function could not be proved"), "{said}");
         assert!(said.contains("stay") && said.contains("f5"), "{said}");
+        let why = "f5 runs where it is in the input, since the checker refused its new code: refused for a test (old 0x";
+        assert!(said.contains(why), "{said}");
+        assert!(said.contains("please report this"), "{said}");
         assert_eq!(folder.run(&folder.path("out"), &[]), plain);
         let proved = folder.postlink(&["verify", "app", "out", "--json"]);
         let proved: Value = serde_json::from_str(&proved).expect("JSON");
@@ -482,6 +485,9 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
     let refused: Value = serde_json::from_str(&folder.postlink(&arguments)).expect("JSON");
     assert_eq!(moved(&refused) + 1, moved(&whole));
     assert_eq!(refused["reverted"], serde_json::json!(["f5"]));
+    assert_eq!(refused["refused"][0]["name"], "f5");
+    let reason = refused["refused"][0]["reason"].as_str().expect("a reason");
+    assert!(reason.starts_with("refused for a test (old 0x"), "{reason}");
 }
 
 #[test]
@@ -560,7 +566,8 @@ fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
     }
 }
 
-/// The records of a profile by names as samples by address: branches, and runs where the code goes on. One of so many.
+/// The records of a profile by names as samples by address: branches, and runs where the code continues. One of
+/// so many.
 fn by_address(folder: &Folder, name: &str, fdata: &str, scale: u64) -> String {
     let symbols = folder.run(Path::new("nm"), &[name]);
     let address = |name: &str| {

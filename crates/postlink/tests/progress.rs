@@ -122,12 +122,18 @@ fn inspect_export_and_report_say_what_is_left_of_the_functions() {
         (
             "export",
             format!("export '{program}' -p self.fdata --to drcov -o self.drcov"),
-            "functions, step 4 of 6",
+            "functions, step 5 of 7",
         ),
         (
             "report",
             format!("report '{program}' -p self.fdata -o self.html"),
-            "functions, step 4 of 7",
+            "functions, step 5 of 8",
+        ),
+        // What it prints goes elsewhere than to the terminal.
+        (
+            "disasm",
+            format!("disasm '{program}' > /dev/null"),
+            "print, step 3 of 3",
         ),
     ] {
         let begun = Instant::now();
@@ -150,4 +156,26 @@ fn inspect_export_and_report_say_what_is_left_of_the_functions() {
             eprintln!("SKIPPED: {name} takes less than six seconds here");
         }
     }
+}
+
+/// It said nothing for as long as it measured.
+#[test]
+fn tune_says_what_is_left_of_measuring() {
+    let folder = Folder::new();
+    let source = "int main(int n, char **a) { int s = 0; for (int i = 0; i < 9000; i++) s ^= i * n; return s == 1; }";
+    folder.compile("app", source, &["-Wl,-q"]);
+    let workload = "sh -c 'sleep 0.2; {}'";
+    let command = format!("tune app -o app.opt --measure 12 -- {workload}");
+    let shown = shown(&folder, &command);
+    let of_measuring: Vec<&String> = shown
+        .iter()
+        .filter(|part| part.contains("measure: ") && part.contains(" runs each, interval "))
+        .collect();
+    assert!(of_measuring.len() > 1, "{shown:?}");
+    assert!(
+        of_measuring
+            .iter()
+            .any(|part| part.contains(", about ") && part.contains(" s left")),
+        "{of_measuring:?}"
+    );
 }

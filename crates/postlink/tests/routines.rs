@@ -1,6 +1,6 @@
-//! Faults in the routines that counting adds: what starts a program up, what gives a thread its counters, what notes
-//! first calls. Each must keep registers, flags and the stack; each damage must be found, on both machines, in all
-//! modes.
+//! Faults in the routines that instrumentation adds: what starts a program up, what gives a thread its counters, what
+//! notes first calls. Each must keep registers, flags and the stack; each damage must be found, on both machines, in
+//! all modes.
 
 use std::path::Path;
 use std::process::Command;

@@ -87,7 +87,7 @@ fn check(compiler: &str, runner: Option<&str>) {
     let blocks = find.expect("threads ran")["blocks"].as_array();
     let blocks = blocks.expect("blocks");
     assert_eq!(blocks[0]["count"], 20);
-    // The call in which threads end: all of them come there, and none goes on.
+    // The call in which threads end: all of them come there, and none continues.
     let ends = |block: &Value| {
         let edges = block["edges"].as_array();
         let goes_on = edges.into_iter().flatten().any(|e| e["count"] != 0);

@@ -288,7 +288,7 @@ int main(int argc, char **argv) {{
 "#
         )
     };
-    // What comes to the table cannot go on beyond what only operating systems may do.
+    // What comes to the table cannot continue beyond what only operating systems may do.
     let (app, report) = build(&source("table: .quad 0x428a2f98d728ae22"), &[]);
     assert_eq!(report["counting"], "per-thread", "{report}");
     assert_eq!(

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
-use postlink_profgen::{disasm::Listing, dwarf::Lines, machine::Machine, probe};
+use postlink_profgen::{Listing, Machine, dwarf::Lines, probe};
 
 fn main() {
     let mut flags = std::env::args().skip(1).collect::<Vec<_>>();

@@ -9,9 +9,8 @@ use std::process::ExitCode;
 
 use postlink_elf::elf::Elf;
 use postlink_profgen::dwarf::Lines;
-use postlink_profgen::guid::Guid;
-use postlink_profgen::program::Program;
 use postlink_profgen::testing::Walk;
+use postlink_profgen::{Guid, Program};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -14,7 +14,7 @@ use crate::sample::{Context, Location, Names, Step};
 
 /// How chains become keys.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ContextLimits {
     /// Longest sequence of frames that is folded; `None`: any, 0: none.
     pub fold: Option<usize>,
     /// Most callers that are kept; `None`: all.
@@ -58,7 +58,7 @@ pub type ByLocation = FxHashMap<Context, (Counters, bool)>;
 pub fn by_location(
     counters: ByAddress,
     lines: &Lines<'_>,
-    limits: Limits,
+    limits: ContextLimits,
     flow_sensitive: bool,
     names: &mut Names,
 ) -> ByLocation {

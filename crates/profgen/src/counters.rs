@@ -129,7 +129,7 @@ pub type RawPart = (Option<Vec<u8>>, Counters);
 ///
 /// # Errors
 /// A line that is none of a raw profile's, with its number.
-pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
+pub fn read_raw_counters(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
     let mut lines = text
         .split(|&byte| byte == b'\n')
         .map(<[u8]>::trim_ascii)
@@ -138,7 +138,7 @@ pub fn read_raw(text: &[u8], base: u64) -> Result<Vec<RawPart>, FormatError> {
         .peekable();
     let bad = |number: u64, line: &[u8]| {
         let shown = crate::beginning(line);
-        FormatError::new(format!("Invalid raw profile at line {number}: {shown}"))
+        FormatError::new(format!("Invalid raw profile at line {number}: {shown}")).at_line(number)
     };
     let mut all = Vec::new();
     while let Some((line, _)) = lines.peek() {
@@ -225,7 +225,10 @@ mod tests {
         counters.branch(EXTERNAL, 0x1010, 3);
         let mut text = Vec::new();
         counters.write(0x1000, "", &mut text).unwrap();
-        assert_eq!(read_raw(&text, 0x1000).unwrap(), [(None, counters)]);
+        assert_eq!(
+            read_raw_counters(&text, 0x1000).unwrap(),
+            [(None, counters)]
+        );
         for cut in [
             "2\n1-2:3\n",
             "1\n1-2\n0\n",
@@ -233,22 +236,22 @@ mod tests {
             "1\n1-2:1\n1\n1-2:3\n",
             "99999999999999999999\n",
         ] {
-            assert!(read_raw(cut.as_bytes(), 0).is_err(), "{cut}");
+            assert!(read_raw_counters(cut.as_bytes(), 0).is_err(), "{cut}");
         }
     }
 
     #[test]
     fn damaged_raw_profiles_are_read_or_refused_with_a_line() {
         let whole = b"[a @ b]\n1\n10-20:5\n1\n20->10:3\n; note\n0\n0\n";
-        assert!(read_raw(whole, 0).is_ok());
+        assert!(read_raw_counters(whole, 0).is_ok());
         let mut refused = 0;
         for at in 0..whole.len() {
             for byte in [b'\n', b':', b'-', b'[', b']', b'9', 0, 0xff] {
                 let mut text = whole.to_vec();
                 text[at] = byte;
-                refused += usize::from(read_raw(&text, 0).is_err());
+                refused += usize::from(read_raw_counters(&text, 0).is_err());
                 text.truncate(at);
-                let _ = read_raw(&text, u64::MAX);
+                let _ = read_raw_counters(&text, u64::MAX);
             }
         }
         assert!(refused > 50, "{refused}");

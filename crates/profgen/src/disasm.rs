@@ -29,6 +29,7 @@ use postlink_elf::raw;
 use postlink_isa::aarch64;
 use postlink_isa::digits;
 use postlink_isa::x86_64::text::{Memo, Syntax};
+use postlink_profile::progress;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -100,6 +101,7 @@ impl<'d> Listing<'_, 'd> {
         self.write_descriptors(out)?;
         let symbols = self.symbols();
         let pieces = self.pieces(&symbols);
+        progress::expect(pieces.len());
         in_order::write(
             out,
             pieces.len(),
@@ -108,6 +110,7 @@ impl<'d> Listing<'_, 'd> {
                 let Some(piece) = pieces.get(number) else {
                     return;
                 };
+                progress::did(1);
                 out.extend_from_slice(piece.head.as_bytes());
                 let Some((section, base, here)) = piece.code else {
                     return;
@@ -292,9 +295,10 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         probes: &mut Peekable<impl Iterator<Item = Probe>>,
         out: &mut Vec<u8>,
     ) {
-        let name = match self.listing.canonical {
-            true => names::canonical(symbol.name),
-            false => symbol.name,
+        let name = if self.listing.canonical {
+            names::canonical(symbol.name)
+        } else {
+            symbol.name
         };
         if self.listing.only.is_some_and(|only| !only.contains(name)) {
             return;
@@ -408,9 +412,10 @@ impl<'a, 'l, 'd> Writer<'a, 'l, 'd> {
         let mut between: &[u8] = b"";
         for frame in &self.frames {
             out.extend_from_slice(between);
-            out.extend_from_slice(match self.listing.canonical {
-                true => names::canonical(frame.name),
-                false => frame.name,
+            out.extend_from_slice(if self.listing.canonical {
+                names::canonical(frame.name)
+            } else {
+                frame.name
             });
             out.push(b':');
             if self.listing.probes.is_some() {

@@ -48,11 +48,12 @@ impl Discriminator {
         }
     }
 
-    /// How many copies the optimiser has made of the code: a count of one copy stands for this many times itself.
+    /// How many copies the optimiser has made of the code: a count of one copy represents this many times itself.
     pub fn duplication(self, flow_sensitive: bool) -> u32 {
-        match flow_sensitive || self.is_probe() {
-            true => 1,
-            false => self.component(1).max(1),
+        if flow_sensitive || self.is_probe() {
+            1
+        } else {
+            self.component(1).max(1)
         }
     }
 

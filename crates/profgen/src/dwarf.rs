@@ -15,6 +15,7 @@ pub mod split;
 
 use gimli::{DebuggingInformationEntry, Dwarf, EndianSlice, LittleEndian, Unit, UnitOffset};
 use postlink_elf::elf::Elf;
+use postlink_profile::progress;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -137,9 +138,11 @@ impl<'d> Lines<'d> {
             dwarf: &dwarf,
             units: &readable,
         };
+        progress::expect(readable.len());
         let parts: Vec<_> = readable
             .par_iter()
             .map(|unit| {
+                progress::did(1);
                 let mut part = all.part(unit)?;
                 parsed.scopes(&dwarf, unit, &mut part)?;
                 Ok(part)
@@ -367,9 +370,10 @@ impl<'u, 'd> Units<'u, 'd> {
             part.scopes.push(Scope {
                 name,
                 line,
-                parent: match inlined {
-                    true => open.last().map_or(NONE, |outer| outer.1),
-                    false => NONE,
+                parent: if inlined {
+                    open.last().map_or(NONE, |outer| outer.1)
+                } else {
+                    NONE
                 },
                 call_line: number(gimli::DW_AT_call_line),
                 call_discriminator: number(gimli::DW_AT_GNU_discriminator),

@@ -1,7 +1,7 @@
 //! Text that is made by many threads and written in its order.
 //!
 //! Threads take pieces in order, each makes the text of its piece in its own buffer, and waits for its turn
-//! to write it. While one writes, the others go on making text; no more than one piece a thread is ever in
+//! to write it. While one writes, the others continue making text; no more than one piece a thread is ever in
 //! memory. What is written does not depend on the number of threads.
 
 use std::io::{self, Write};

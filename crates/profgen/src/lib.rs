@@ -38,30 +38,38 @@
     allow(clippy::indexing_slicing, reason = "a test that fails may panic")
 )]
 
-pub mod context;
-pub mod context_key;
-pub mod counters;
-pub mod disasm;
-pub mod discriminator;
+mod context;
+mod context_key;
+mod counters;
+mod disasm;
+mod discriminator;
 pub mod dwarf;
-pub mod flat;
+mod flat;
 mod generate;
-pub mod guid;
-pub mod in_order;
-pub mod machine;
-pub mod names;
+mod guid;
+mod in_order;
+mod machine;
+mod names;
 pub mod pe;
 pub mod probe;
-pub mod program;
+mod program;
 pub mod sample;
-pub mod script;
-pub mod stack;
-pub mod tally;
+mod script;
+mod stack;
+mod tally;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use context::preinline;
+pub use context_key::ContextLimits;
+pub use counters::{Counters, read_raw_counters};
+pub use disasm::Listing;
 pub use generate::{Format, Input, Options, Report, generate};
-pub use postlink_elf::FormatError;
+pub use guid::Guid;
+pub use machine::{EM_AARCH64, EM_X86_64, Machine};
+pub use postlink_elf::{ErrorKind, FormatError};
+pub use program::{EXTERNAL, Program};
+pub use script::Options as ScriptOptions;
 
 /// The beginning of a line, for a message.
 fn beginning(line: &[u8]) -> String {

@@ -21,7 +21,7 @@ use object::pe::{
 use object::read::coff::Symbol as _;
 use object::read::pe::{ImageNtHeaders as _, ImageOptionalHeader as _, optional_header_magic};
 
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 /// Offsets in the ELF file are zeros up to where the segment begins. Code that begins so far after the end of
 /// the PE file is not believed.
@@ -54,7 +54,7 @@ pub fn as_elf(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
     };
     let dos = ImageDosHeader::parse(bytes).map_err(damaged("header"))?;
     if optional_header_magic(bytes).map_err(damaged("header"))? != IMAGE_NT_OPTIONAL_HDR64_MAGIC {
-        return Err(bad("it is not for 64 bits".to_owned()));
+        return Err(bad("it is not for 64 bits".to_owned()).of(ErrorKind::Unsupported));
     }
     let mut offset = u64::from(dos.nt_headers_offset());
     let (head, _) = ImageNtHeaders64::parse(bytes, &mut offset).map_err(damaged("header"))?;
@@ -63,7 +63,9 @@ pub fn as_elf(bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         return Err(bad(format!(
             "machine is {:#x}, but only x86-64 ({:#x}) is supported",
             machine.0, IMAGE_FILE_MACHINE_AMD64.0
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .values(machine.0, IMAGE_FILE_MACHINE_AMD64.0));
     }
     let base = head.optional_header().image_base();
     let table = head
@@ -166,10 +168,10 @@ impl Builder {
         let mut names = vec![0];
         let mut named = |name: &[u8]| {
             let at = names.len() as u64;
-            names.extend(name.iter().map(|byte| match byte.is_ascii() {
-                true => *byte,
-                false => b'?',
-            }));
+            names.extend(
+                name.iter()
+                    .map(|byte| if byte.is_ascii() { *byte } else { b'?' }),
+            );
             names.push(0);
             at
         };

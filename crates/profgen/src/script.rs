@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | the text | a file, mapped into memory | a stream of any length |
 //! | a broken branch | an error with file and line | ends the sample, with a warning |
-//! | an address | is told by its column, in lower case | any number alone, also of samples that a script has added up |
+//! | an address | is given by its column, in lower case | any number alone, also of samples that a script has added up |
 //! | a decimal number alone | a process | how often the next sample occurred |
 //! | a call chain | after its sample's line | in front of its sample's line of branches |
 //! | a mapping | places what its process does in its time | of the file: one bias for all processes that have none of their own |
@@ -60,7 +60,7 @@ pub struct Options {
     pub events: Vec<String>,
     /// Only the instruction of each sample counts.
     pub ip_only: bool,
-    /// Every sample stands for this many events.
+    /// Every sample represents this many events.
     pub period: u64,
     /// Leave out call chains.
     pub ignore_chains: bool,
@@ -133,9 +133,10 @@ fn kind(text: &[u8]) -> Option<Kind> {
             .take(4);
         if tokens.clone().any(is_branch) {
             let first = tokens.next().is_some_and(is_branch);
-            return Some(match chain > 0 && first {
-                true => Kind::Chains,
-                false => Kind::Branches,
+            return Some(if chain > 0 && first {
+                Kind::Chains
+            } else {
+                Kind::Branches
             });
         }
         chain = 0;
@@ -161,10 +162,7 @@ fn kind_of_ips(text: &[u8]) -> Kind {
         before = address(line);
         stacked
     });
-    match stacked {
-        true => Kind::StackedIps,
-        false => Kind::Ips,
-    }
+    if stacked { Kind::StackedIps } else { Kind::Ips }
 }
 
 /// What is added to addresses of processes to get those of the file.
@@ -494,7 +492,7 @@ impl Reader<'_, '_> {
         let event = memmem::find(line, b"PERF_RECORD_MMAP").and_then(|at| {
             let record = line.get(at..)?;
             let fields = record.get(memchr(b' ', record)?..)?;
-            perf_script::mapping(fields).ok()
+            perf_script::mapping(fields)
         });
         let Some((pid, mapping)) = event else {
             if self.script.warnings.len() < WARNINGS {
@@ -536,9 +534,10 @@ impl Reader<'_, '_> {
         let bias = bias.unwrap_or(self.maps.latest);
         let error = |what: &str| Err(FormatError::new(format!("{what}: {text}")));
         if let Some(segment) = segments.iter().find(|segment| segment.offset == offset) {
-            return match segment.address.wrapping_sub(bias) == start {
-                true => Ok(()),
-                false => error("Executable segments not loaded consecutively"),
+            return if segment.address.wrapping_sub(bias) == start {
+                Ok(())
+            } else {
+                error("Executable segments not loaded consecutively")
             };
         }
         match segments
@@ -548,9 +547,10 @@ impl Reader<'_, '_> {
         {
             Some(segment) => {
                 let loaded = segment.address.wrapping_sub(bias);
-                match offset - segment.offset == start.wrapping_sub(loaded) {
-                    true => Ok(()),
-                    false => error("Segment not loaded by consecutive mmaps"),
+                if offset - segment.offset == start.wrapping_sub(loaded) {
+                    Ok(())
+                } else {
+                    error("Segment not loaded by consecutive mmaps")
                 }
             }
             None => error("File offset not found"),
@@ -642,9 +642,10 @@ impl Parser {
     #[inline]
     fn place(run: &Run<'_, '_>, bias: u64, address: u64) -> u64 {
         let place = address.wrapping_add(bias);
-        match run.how.program.is_code(place) {
-            true => place,
-            false => EXTERNAL,
+        if run.how.program.is_code(place) {
+            place
+        } else {
+            EXTERNAL
         }
     }
 

@@ -36,7 +36,7 @@ pub struct How<'a, 'd> {
     pub lines: Option<&'a Lines<'d>>,
     /// Only the instruction of a sample counts.
     pub ip_only: bool,
-    /// Without call chains: every sample stands for this many events.
+    /// Without call chains: every sample represents this many events.
     pub period: u64,
 }
 

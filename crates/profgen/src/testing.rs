@@ -110,9 +110,10 @@ impl<'p, 'd> Walk<'p, 'd> {
             Flow::Next => self.at = next,
             Flow::Stop => self.restart(),
             Flow::CondJump { target, .. } | Flow::ShortCond { target } => {
-                match program.is_code(target) && self.below(2) == 0 {
-                    true => self.branch(target),
-                    false => self.at = next,
+                if program.is_code(target) && self.below(2) == 0 {
+                    self.branch(target)
+                } else {
+                    self.at = next
                 }
             }
             Flow::Jump { target } if program.is_code(target) => self.branch(target),

@@ -8,12 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 use postlink_elf::elf::Elf;
-use postlink_profgen::context::preinline;
 use postlink_profgen::dwarf::Lines;
-use postlink_profgen::program::Program;
-use postlink_profgen::script;
+use postlink_profgen::{Format, Input, Options, Program, generate, preinline};
+
 use postlink_profgen::testing::Walk;
-use postlink_profgen::{Format, Input, Options, generate};
 
 mod common;
 use common::{build, have};
@@ -50,7 +48,7 @@ fn ours(elf: &Elf<'_>, text: &[u8], options: &Options) -> String {
     let mut out = Vec::new();
     let options = Options {
         format: Format::Text,
-        script: script::Options {
+        script: postlink_profgen::ScriptOptions {
             file: "program".to_owned(),
             branches_only: true,
             ..options.script.clone()
@@ -139,9 +137,9 @@ fn profiles_of_every_form_are_those_of_the_llvm_tool() {
         (
             &["--ignore-stack-samples"],
             Options {
-                script: script::Options {
+                script: postlink_profgen::ScriptOptions {
                     ignore_chains: true,
-                    ..script::Options::default()
+                    ..postlink_profgen::ScriptOptions::default()
                 },
                 ..plain.clone()
             },
@@ -219,9 +217,9 @@ fn samples_without_branches_give_a_flat_profile() {
         let out = String::from_utf8(out).unwrap();
         assert!(out.contains(": 40"), "{out}");
         let strict = Options {
-            script: script::Options {
+            script: postlink_profgen::ScriptOptions {
                 branches_only: true,
-                ..script::Options::default()
+                ..postlink_profgen::ScriptOptions::default()
             },
             ..options
         };

@@ -8,10 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 use postlink_elf::elf::Elf;
-use postlink_profgen::counters::Counters;
 use postlink_profgen::dwarf::Lines;
-use postlink_profgen::program::{EXTERNAL, Program};
-use postlink_profgen::{Format, Input, Options, generate};
+use postlink_profgen::{Counters, EXTERNAL, Format, Input, Options, Program, generate};
 
 mod common;
 use common::{build, have};

@@ -10,10 +10,7 @@ use std::process::Command;
 
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_isa::x86_64::text::Syntax;
-use postlink_profgen::disasm::Listing;
-use postlink_profgen::guid::Guid;
-use postlink_profgen::machine::Machine;
-use postlink_profgen::{dwarf, probe};
+use postlink_profgen::{Guid, Listing, Machine, dwarf, probe};
 
 mod common;
 use common::{build, have};

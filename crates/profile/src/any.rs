@@ -95,9 +95,10 @@ pub fn read_addresses(
         other => {
             // An empty file passes for counters of a program that is just starting.
             let is_empty = std::fs::metadata(path).is_ok_and(|data| data.len() == 0);
-            let what = match is_empty {
-                true => "there is nothing in the file".to_owned(),
-                false => format!("this is a {other}"),
+            let what = if is_empty {
+                "there is nothing in the file".to_owned()
+            } else {
+                format!("this is a {other}")
             };
             Err(Error::at_byte(
                 path,

@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
+use postlink_bytes::decimal;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -153,9 +154,10 @@ pub(crate) fn assemble(
     let branches = collection.is_none_or(|c| c.branches);
     let mut all = Joined::default();
     // All in one list as a rule; what is not used of it costs nothing.
-    match branches {
-        true => all.records.branches.reserve(records),
-        false => all.records.samples.reserve(records),
+    if branches {
+        all.records.branches.reserve(records)
+    } else {
+        all.records.samples.reserve(records)
     }
     let mut text = Vec::new();
     loop {
@@ -403,7 +405,7 @@ fn put_name(out: &mut Vec<u8>, name: &[u8]) {
 
 /// Writes a file, by way of a temporary beside it.
 pub fn write(path: &Path, profile: &SymbolicProfile) -> Result<(), Error> {
-    output::atomically(path, |out| write_to(out, profile))
+    output::write_atomically(path, |out| write_to(out, profile))
 }
 
 /// Writes to any stream.
@@ -465,18 +467,7 @@ fn put_location(out: &mut Vec<u8>, names: &Names, location: Location, shift: u8)
 }
 
 fn put_decimal(out: &mut Vec<u8>, value: u64) {
-    let mut value = value.min(MAX_COUNT);
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(decimal(value.min(MAX_COUNT), &mut [0; 20]));
 }
 
 #[cfg(test)]
@@ -607,9 +598,10 @@ mod tests {
                 MAX_COUNT - u.int_in_range(0..=9)?
             };
             let mispredictions: u8 = u.arbitrary()?;
-            out += &match u.arbitrary()? {
-                true => format!("{k} {a} {x:x} {l} {b} {y:x} {mispredictions} {count}\n"),
-                false => format!("{} {a} {x:x} {} {b} {y:x} {count}\n", k + 3, l + 3),
+            out += &if u.arbitrary()? {
+                format!("{k} {a} {x:x} {l} {b} {y:x} {mispredictions} {count}\n")
+            } else {
+                format!("{} {a} {x:x} {} {b} {y:x} {count}\n", k + 3, l + 3)
             };
         }
         Ok(out)

@@ -208,9 +208,10 @@ fn parts(key: &[u8]) -> [&[u8]; 4] {
         6 => [&key[..b], &key[b..c], &key[c..e], &key[e..]],
         _ => return whole,
     };
-    match parts[1].len() <= GLUE && parts[3].len() <= GLUE {
-        true => parts,
-        false => whole,
+    if parts[1].len() <= GLUE && parts[3].len() <= GLUE {
+        parts
+    } else {
+        whole
     }
 }
 
@@ -517,9 +518,11 @@ impl Table {
         let number = self
             .slots
             .insert(key.hash(), |number| entries[number as usize].key.hash());
-        let next = match guess == number {
-            true => NONE, // the very first
-            false => guess,
+        let next = if guess == number {
+            NONE
+        } else {
+            // the very first
+            guess
         };
         self.entries.push(Entry {
             key,
@@ -617,7 +620,7 @@ fn add(sums: &mut [u64; 2], mispredictions: u64, count: u64, weight: u64) {
 }
 
 impl Window<'_> {
-    /// Counts the line where it is under an entry, and goes on to the next.
+    /// Counts the line where it is under an entry, and continues to the next.
     fn count(&mut self, counts: &mut Counts, number: u32, line: &Line<'_>) {
         if let Some(sums) = counts.get_mut(number as usize) {
             add(sums, line.mispredictions, line.count, self.weight);
@@ -695,15 +698,16 @@ impl Worker {
                     Err(e) => return Err(Error::io(path, "read", e)),
                 }
             }
-            let whole = match at_end {
-                true => filled,
-                false => match memchr::memrchr(b'\n', &buffer[..filled]) {
+            let whole = if at_end {
+                filled
+            } else {
+                match memchr::memrchr(b'\n', &buffer[..filled]) {
                     Some(end) => end + 1,
                     None => {
                         size = size.saturating_mul(2); // a line longer than that
                         continue;
                     }
-                },
+                }
             };
             let mut body = 0;
             let branches = match branches {
@@ -741,10 +745,7 @@ impl Worker {
                 Ok(())
             })()
             .map_err(|bad: Bad| {
-                let before = match again {
-                    true => lines_in(path, passed),
-                    false => lines,
-                };
+                let before = if again { lines_in(path, passed) } else { lines };
                 bad.locate_after(path, &buffer[..whole], before)
             })?;
             before = window.before;

@@ -20,15 +20,15 @@
 pub mod address;
 pub mod any;
 pub mod bolt_yaml;
-pub mod error;
+mod error;
 pub mod fdata;
 mod fdata_sum;
-pub mod identity;
-pub mod input;
-pub mod merge;
-pub mod model;
-pub mod modules;
-pub mod output;
+mod identity;
+mod input;
+mod merge;
+mod model;
+mod modules;
+mod output;
 pub mod perf_data;
 pub mod perf_script;
 pub mod plprof;
@@ -36,10 +36,10 @@ pub mod preaggregated;
 pub mod progress;
 pub mod raw;
 pub mod samples;
-pub mod source;
-pub mod spaces;
+mod source;
+mod spaces;
 pub mod symbolic;
-pub mod traces;
+mod traces;
 mod varint;
 pub mod yaml;
 
@@ -48,6 +48,11 @@ pub use identity::{Digest, Identity, IdentityKind, Subject};
 pub use input::{Format, Input, open};
 pub use merge::{Merged, Weighted, merge};
 pub use model::{Profile, Site};
+pub use modules::{BinaryModules, RecognisedBy, modules_of_binary};
+pub use output::write_atomically;
+pub use source::{Pages, Source};
+pub use spaces::{Mapping, Space, SpaceEvent, Spaces};
+pub use traces::{Iter as TraceIter, Traces};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -14,12 +14,12 @@ use crate::address::{AddressKind, Module};
 
 /// How modules were recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum By {
-    /// By their build-id.
+pub enum RecognisedBy {
+    /// RecognisedBy their build-id.
     BuildId,
-    /// By their name: a build-id is not known.
+    /// RecognisedBy their name: a build-id is not known.
     Name,
-    /// By their name, and they have another build-id: this one.
+    /// RecognisedBy their name, and they have another build-id: this one.
     OtherBuild(Vec<u8>),
     /// None was.
     Nothing,
@@ -27,21 +27,25 @@ pub enum By {
 
 /// The modules that are the binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours {
+pub struct BinaryModules {
     /// How they were recognised.
-    pub by: By,
+    pub by: RecognisedBy,
     /// Of each module whether it is one of them.
     pub modules: Vec<bool>,
 }
 
 /// Finds the modules that are a binary with this file name (without directories) and build-id.
-pub fn ours(modules: &[Module], name: &[u8], build_id: Option<&[u8]>) -> Ours {
+pub fn modules_of_binary(
+    modules: &[Module],
+    name: &[u8],
+    build_id: Option<&[u8]>,
+) -> BinaryModules {
     let build_id = build_id.unwrap_or_default();
     let is_file = |module: &Module| module.kind == AddressKind::FileOffset;
     let is_named = |module: &Module| module.path.rsplit(|&byte| byte == b'/').next() == Some(name);
-    let pick = |by: By, wanted: &dyn Fn(&Module) -> bool| {
+    let pick = |by: RecognisedBy, wanted: &dyn Fn(&Module) -> bool| {
         let picked: Vec<bool> = modules.iter().map(|m| is_file(m) && wanted(m)).collect();
-        picked.contains(&true).then_some(Ours {
+        picked.contains(&true).then_some(BinaryModules {
             by,
             modules: picked,
         })
@@ -50,13 +54,17 @@ pub fn ours(modules: &[Module], name: &[u8], build_id: Option<&[u8]>) -> Ours {
     let unknown = |module: &Module| module.build_id.is_empty() || build_id.is_empty();
     let other = || {
         let found = modules.iter().find(|m| is_file(m) && is_named(m))?;
-        pick(By::OtherBuild(found.build_id.clone()), &is_named)
+        pick(RecognisedBy::OtherBuild(found.build_id.clone()), &is_named)
     };
-    pick(By::BuildId, &same)
-        .or_else(|| pick(By::Name, &|module| is_named(module) && unknown(module)))
+    pick(RecognisedBy::BuildId, &same)
+        .or_else(|| {
+            pick(RecognisedBy::Name, &|module| {
+                is_named(module) && unknown(module)
+            })
+        })
         .or_else(other)
-        .unwrap_or_else(|| Ours {
-            by: By::Nothing,
+        .unwrap_or_else(|| BinaryModules {
+            by: RecognisedBy::Nothing,
             modules: vec![false; modules.len()],
         })
 }
@@ -84,8 +92,8 @@ mod tests {
             file("/new/other", b"2"),
             file("/x/app", b""),
         ];
-        let found = ours(&modules, b"app", Some(b"2"));
-        assert_eq!(found.by, By::BuildId);
+        let found = modules_of_binary(&modules, b"app", Some(b"2"));
+        assert_eq!(found.by, RecognisedBy::BuildId);
         assert_eq!(found.modules, [false, true, false]);
     }
 
@@ -97,25 +105,28 @@ mod tests {
             file("app", b""),
             module("/x/app", b"", AddressKind::LinkTime),
         ];
-        let found = ours(&modules, b"app", Some(b"2"));
+        let found = modules_of_binary(&modules, b"app", Some(b"2"));
         assert_eq!(
             (found.by, found.modules),
-            (By::Name, vec![false, false, true, false])
+            (RecognisedBy::Name, vec![false, false, true, false])
         );
-        let found = ours(&modules, b"app", None);
+        let found = modules_of_binary(&modules, b"app", None);
         assert_eq!(
             (found.by, found.modules),
-            (By::Name, vec![true, false, true, false])
+            (RecognisedBy::Name, vec![true, false, true, false])
         );
     }
 
     #[test]
     fn another_build_is_told_apart_from_another_program() {
         let modules = [file("/old/app", b"1"), file("/bin/sh", b"3")];
-        let found = ours(&modules, b"app", Some(b"2"));
-        assert_eq!(found.by, By::OtherBuild(b"1".to_vec()));
+        let found = modules_of_binary(&modules, b"app", Some(b"2"));
+        assert_eq!(found.by, RecognisedBy::OtherBuild(b"1".to_vec()));
         assert_eq!(found.modules, [true, false]);
-        let found = ours(&modules, b"ls", Some(b"2"));
-        assert_eq!((found.by, found.modules), (By::Nothing, vec![false, false]));
+        let found = modules_of_binary(&modules, b"ls", Some(b"2"));
+        assert_eq!(
+            (found.by, found.modules),
+            (RecognisedBy::Nothing, vec![false, false])
+        );
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::Error;
 
 /// Calls `write` with a buffered temporary beside `path`, then renames it to `path`.
-pub fn atomically(
+pub fn write_atomically(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<&File>) -> std::io::Result<()>,
 ) -> Result<(), Error> {
@@ -55,7 +55,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         std::fs::write(&path, "old").unwrap();
-        let result = atomically(&path, |out| {
+        let result = write_atomically(&path, |out| {
             out.write_all(b"new")?;
             Err(std::io::Error::other("full"))
         });
@@ -72,7 +72,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         std::fs::write(&path, "old").unwrap();
-        atomically(&path, |out| out.write_all(b"new")).unwrap();
+        write_atomically(&path, |out| out.write_all(b"new")).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
     }
 }

@@ -47,7 +47,7 @@ const PIECE: usize = 1 << 16;
 
 /// Writes a profile to `path`, by way of a temporary beside it.
 pub fn write(path: &Path, profile: &Profile) -> Result<(), Error> {
-    output::atomically(path, |out| write_to(out, profile))
+    output::write_atomically(path, |out| write_to(out, profile))
 }
 
 /// Writes a profile to any stream.

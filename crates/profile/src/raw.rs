@@ -12,7 +12,7 @@
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | how many bytes of the header must agree before a program adds to an existing file: 96 |
 //! | 16 | 64 | the subject: binary, counter map, table sizes; see [`Subject::encode`] |
-//! | 80 | 4 | unit: offset of the counters, and what the file's length is a multiple of; 0 stands for 4096 |
+//! | 80 | 4 | unit: offset of the counters, and what the file's length is a multiple of; 0 represents 4096 |
 //! | 84 | 4 | 1: there may be several areas; 0: there is one |
 //! | 88 | 8 | zero |
 //! | unit | | areas |
@@ -256,9 +256,10 @@ impl RawFile {
             return Err(cut_short(&what, file_len_with(&subject, unit)));
         }
         let area = file_len_with(&subject, unit) - unit;
-        let areas = match many {
-            false => 1,
-            true => (found - unit).checked_div(area).unwrap_or(1),
+        let areas = if many {
+            (found - unit).checked_div(area).unwrap_or(1)
+        } else {
+            1
         };
         if many && area > 0 && (found - unit) % area != 0 {
             let what = format!(
@@ -482,7 +483,7 @@ pub(crate) fn out_of_memory(path: &Path, e: OutOfMemory) -> Error {
 /// Copies a raw profile that may be in use to `to`: the header is checked, every counter is read once,
 /// untouched pages stay holes. Returns what it is a profile of.
 ///
-/// The program goes on counting meanwhile, so the copy is not one instant: a later counter may be ahead of an
+/// The program continues counting meanwhile, so the copy is not one instant: a later counter may be ahead of an
 /// earlier one by what ran during the copy. Each count is a value that it really had.
 pub fn snapshot(live: &Path, to: &Path) -> Result<Subject, Error> {
     let raw = RawFile::open(live)?;

@@ -257,12 +257,13 @@ impl<'a> Adder<'a> {
                 .ip
                 .filter(|&ip| options.event_ip && !sample.one_branch && ip < KERNEL_HALF);
             let mut next: Option<(u64, Place)> = sampled.map(|ip| (ip, resolve(ip)));
-            let mut left_out = match sample.time >= *newest_until {
-                true => NEWEST,
-                false => 0,
+            let mut left_out = if sample.time >= *newest_until {
+                NEWEST
+            } else {
+                0
             };
             for branch in &sample.branches {
-                // The run goes on where it was left.
+                // The run continues where it was left.
                 if in_kernel(branch) {
                     continue;
                 }

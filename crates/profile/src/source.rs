@@ -140,9 +140,10 @@ impl<'a> Pages<'a> {
         if let Some(map) = self.map.filter(|map| range.end <= map.len()) {
             // Not the pages at the ends, which others may be reading: they would have to be fetched again.
             let start = range.start.next_multiple_of(1 << 12);
-            let end = match range.end == map.len() {
-                true => range.end,
-                false => range.end & !((1 << 12) - 1),
+            let end = if range.end == map.len() {
+                range.end
+            } else {
+                range.end & !((1 << 12) - 1)
             };
             if start < end {
                 // SAFETY: the map is shared and never written through: its pages come back from the file as they were.

@@ -13,7 +13,7 @@
 //! | mispredictions | 32 | |
 //! | count | 64 | at least 1: 0 is a free slot of the table |
 //!
-//! Packed traces have the order of the traces they stand for. What does not fit is *odd* and kept as it is,
+//! Packed traces have the order of the traces they represent. What does not fit is *odd* and kept as it is,
 //! beside the others: module numbers and addresses that are too large, runs over 4 GB, [`Origin::Return`],
 //! mispredictions over 32 bits, counts of 0. In the sorted form a trace is packed if it can be, so equal sums
 //! are equal values.

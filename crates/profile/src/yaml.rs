@@ -26,7 +26,7 @@ pub enum Node {
 /// A mapping as it is read: key, value, and the offset of the key.
 pub(crate) type Entries = Vec<(Vec<u8>, Node, usize)>;
 
-/// Reads any text in the part of YAML that [`Node`] stands for: one document, a mapping, which begins with
+/// Reads any text in the part of YAML that [`Node`] represents: one document, a mapping, which begins with
 /// `---` or at once and ends with `...` or the text.
 pub fn document(path: &Path, text: &[u8]) -> Result<Vec<(Vec<u8>, Node)>, Error> {
     let line_at = |wanted: &[u8]| {

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use postlink_profile::perf_data::PerfData;
-use postlink_profile::perf_script;
 use postlink_profile::samples::{Options, Sample};
-use postlink_profile::source::Source;
-use postlink_profile::spaces::Spaces;
+use postlink_profile::{Source, Spaces, perf_script};
 
 /// Records a shell that forks, execs and works; `None` if that cannot be.
 fn record(path: &Path, options: &[&str], pipe: bool) -> Option<()> {

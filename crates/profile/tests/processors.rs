@@ -86,9 +86,10 @@ fn picked(previous: bool) -> Vec<Picked> {
             Picked {
                 pc,
                 branch: i % 11 != 3,
-                target: Some(match not_taken {
-                    true => pc + 4,
-                    false => START + 0x2000 + i % 3 * 0x40,
+                target: Some(if not_taken {
+                    pc + 4
+                } else {
+                    START + 0x2000 + i % 3 * 0x40
                 }),
                 previous: (previous && i % 4 != 1).then_some(pc - 0x10),
                 not_taken,

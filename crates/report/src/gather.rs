@@ -172,11 +172,7 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
                 exact: facts.exact,
                 functions: facts.functions.len(),
                 code: facts.functions.iter().map(Function::size).sum(),
-                build_id: self
-                    .subjects
-                    .input
-                    .build_id
-                    .map(|id| id.iter().map(|x| format!("{x:02x}")).collect()),
+                build_id: self.subjects.input.build_id.map(postlink_elf::hex),
                 ..self.subjects.program.clone()
             },
             verdict: self.subjects.verdict.clone(),

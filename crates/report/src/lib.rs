@@ -18,14 +18,14 @@
 //! Style and script of the page are in `src/page`, written by hand and put in as they are: nothing has to be
 //! built for them. What the views show and how it is computed is in `docs/report.md`.
 
-pub mod gather;
+mod gather;
 mod graphs;
 mod heat;
 pub mod model;
-pub mod page;
+mod page;
 mod placed;
 mod sizes;
-pub mod startup;
+mod startup;
 
 pub use gather::{Room, Subjects, gather};
 pub use model::Model;

@@ -106,9 +106,10 @@ fn base64(bytes: &[u8]) -> String {
         let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
         let word = byte(0) << 16 | byte(1) << 8 | byte(2);
         for k in 0..4 {
-            out.push(match k <= three.len() {
-                true => DIGITS[(word >> (18 - 6 * k) & 63) as usize].into(),
-                false => '=',
+            out.push(if k <= three.len() {
+                DIGITS[(word >> (18 - 6 * k) & 63) as usize].into()
+            } else {
+                '='
             });
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p postlink-rewrite --example pipeline -- ./app            # what can be moved, and why not
-//! cargo run --release -p postlink-rewrite --example pipeline -- ./app ./app.inst # a copy that counts
+//! cargo run --release -p postlink-rewrite --example pipeline -- ./app ./app.inst # an instrumented binary
 //! POSTLINK_PROFILE=run.plraw ./app.inst
 //! cargo run --release -p postlink-rewrite --example pipeline -- ./app ./app.opt run.plraw
 //! ```
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 &mut phases,
             )?;
             println!(
-                "{} functions count with {} counters",
+                "{} functions instrumented with {} counters",
                 report.instrumented, report.counters
             );
         }

@@ -7,7 +7,7 @@
 //!
 //! One direction: a phase reads what the one before made and changes nothing in it. The old image keeps its bytes; new
 //! code is put after it, and the old entry of a moved function jumps to the new one. A function that is not
-//! understood stays where it is ([`Pin`] says why) and goes on working, as does every unknown reference.
+//! understood stays where it is ([`Pin`] says why) and continues working, as does every unknown reference.
 
 mod analyse;
 pub mod attach;
@@ -46,7 +46,7 @@ pub use link::debug::{
 };
 pub use link::stress;
 pub use passes::{Inlining, PassOptions, PassReport, Plt, Promotion, Threading};
-pub use phases::{Phases, worked};
+pub use phases::{Phases, did, expect, worked};
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};
 pub use report::{counts, export, facts, judge, stats};

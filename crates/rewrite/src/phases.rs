@@ -18,14 +18,14 @@ pub fn worked() -> (usize, usize) {
     }
 }
 
-/// So many pieces of work are ahead.
-pub(crate) fn expect(pieces: usize) {
+/// So many pieces of work are ahead in the phase at hand.
+pub fn expect(pieces: usize) {
     DONE.store(0, Ordering::Relaxed);
     ALL.store(pieces, Ordering::Relaxed);
 }
 
 /// One of them is done.
-pub(crate) fn did() {
+pub fn did() {
     DONE.fetch_add(1, Ordering::Relaxed);
 }
 

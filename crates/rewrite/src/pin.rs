@@ -101,7 +101,7 @@ impl Pin {
                 "is listed for patching while the program runs, or for comparing the program counter with"
             }
             Pin::SectionWithBounds => {
-                "is in a section whose name is a C identifier: symbols (__start_, __stop_) tell the program where its code is"
+                "is in a range whose bounds have symbols (a section whose name is a C identifier, or a linker script's): the program knows where its code is"
             }
             Pin::Veneer => "is a linker's veneer: new code branches to its target directly",
             Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",

@@ -101,7 +101,7 @@ impl Case {
     fn calls_of_work(&self, profile: &str) -> u64 {
         let data = fs::read(self.path("program")).unwrap();
         let elf = Elf::parse(&data).unwrap();
-        let counts = counts(&elf, &read(&self.path(profile))).unwrap();
+        let counts = counts(&elf, &read(&self.path(profile)), &mut Phases::default()).unwrap();
         counts
             .functions
             .iter()

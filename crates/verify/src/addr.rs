@@ -112,7 +112,7 @@ pub(crate) trait Address:
     fn number(self) -> u64;
 }
 
-/// An address of the input, and the one that stands for it in the output.
+/// An address of the input, and the one that corresponds to it in the output.
 pub(crate) type Pair = (InputAddr, OutputAddr);
 
 impl InputAddr {

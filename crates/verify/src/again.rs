@@ -20,7 +20,7 @@
 //! | unwind rows | the unwind table is read before, not noted: digests of what the function's entries mean are compared |
 //! | pairs that others demand | the function's roots are compared; and no function that is gone demanded a pair of it. Where others demand less than before, a pair too many was shown |
 //!
-//! The same goes for parts of the old code that were swept ([`Swept`]); what has anything against anybody is swept
+//! The same goes for parts of the old code that were swept ([`Swept`]); parts with a failure are swept
 //! again. What was looked for in the whole input and leads into jumps at old entries ([`crate::proof::inside`])
 //! was looked for with more jumps than there are now: what is found with fewer is what was found, without what
 //! leads to those that are gone.
@@ -115,7 +115,7 @@ pub(crate) struct Sweep {
     pub parts: Vec<Swept>,
 }
 
-/// What is said of the two files as wholes.
+/// Facts about the two files as wholes.
 #[derive(Clone, PartialEq, Eq)]
 struct Facts {
     options: Options,
@@ -184,7 +184,7 @@ impl Facts {
     }
 }
 
-/// What is said of single functions, without what is in the claim; ascending.
+/// Facts about single functions, without what is in the claim; ascending.
 #[derive(Clone, PartialEq, Eq)]
 struct OfFunctions {
     patches: Vec<(Range<InputAddr>, FuncId)>,

@@ -1,7 +1,7 @@
 //! What a part of the proof consulted: which moved functions, and which bytes of the output.
 //!
 //! A verdict may be used for another output of the same input only if all that it rests on is the same there
-//! ([`crate::again`]). What it rests on is not listed by those who write the rules, who might forget something:
+//! ([`crate::again`]). What it rests on is not listed in the rules, where something might be forgotten:
 //! it is noted where it is looked up. Every way from an address to a function is through
 //! [`Index`](crate::context::Index), every way to the output's bytes through [`Elf`](crate::files::elf::Elf), and
 //! both call [`function`] and [`read`]. A slice that is handed out counts as read from end to end.

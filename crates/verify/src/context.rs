@@ -1,4 +1,5 @@
-//! What every part of the proof looks things up in: both files, the moved functions, and who owns an address.
+//! What every part of the proof looks things up in: both files, the moved functions, and which function owns an
+//! address.
 
 use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
@@ -25,7 +26,7 @@ pub(crate) struct Index<Addr> {
 /// Of code that belongs to no function so many bytes are looked at from one place.
 const REACH: u64 = 64;
 
-/// A bit of the bitmap stands for this many bytes (as a power of two).
+/// A bit of the bitmap corresponds to this many bytes (as a power of two).
 const GRAIN: u32 = 6;
 
 impl<Addr: Address> Index<Addr> {
@@ -109,7 +110,7 @@ impl<Addr: Address> Index<Addr> {
     }
 }
 
-/// What an output that counts has beside its code.
+/// What an instrumented output has beside its code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Where counters are: new writable memory without bytes in the file.
@@ -152,7 +153,7 @@ pub(crate) struct Context<'a> {
     pub debug_files: Option<(&'a Elf<'a>, &'a Elf<'a>)>,
     /// Files with units that the programs have only skeletons of.
     pub split: crate::SplitUnits<'a>,
-    /// The output says which bytes stand for which, and its debug information is to be compared by that.
+    /// The output says which bytes correspond to which, and its debug information is to be compared by that.
     pub has_debug_info: bool,
     /// Ends of moved functions that are the address of nothing else.
     pub ends: FxHashMap<InputAddr, FuncId>,
@@ -181,14 +182,14 @@ impl<'a> Context<'a> {
         self.functions.get(id as usize)
     }
 
-    /// Whether an indirect jump may go on in old code: its target is no function for certain.
+    /// Whether an indirect jump may continue in old code: its target is no function for certain.
     pub(crate) fn falls_back(&self, insn: &Insn) -> bool {
         let slot = insn.field.filter(|f| f.kind == FieldKind::Accesses);
         let leaves = slot.is_some_and(|f| self.slots.contains(&f.target));
         self.bare && matches!(insn.flow, Flow::IndirectJump { .. }) && !leaves
     }
 
-    /// Whether some indirect jump of a moved function goes on in old code.
+    /// Whether some indirect jump of a moved function continues in old code.
     pub(crate) fn has_fall_back(&self, id: FuncId) -> bool {
         self.function(id).is_some_and(|f| !f.falls_back.is_empty())
     }
@@ -326,7 +327,7 @@ impl<'a> Context<'a> {
                 .input
                 .section(b".eh_frame")
                 .is_some_and(|section| addr - table.addr < section.size)
-            // Who is told of a list reads entries from there on. Anything else is a number.
+            // Code that is passed a list reads entries from there on. Anything else is a number.
             && self.begins_entry(table.addr, addr) != Some(false)
     }
 
@@ -367,7 +368,7 @@ impl<'a> Context<'a> {
             .then(|| self.output.bytes_near(addr.get(), REACH))?
     }
 
-    /// Whether at `new` is a start-up routine that asks for huge pages for new code, does nothing else, and goes on
+    /// Whether at `new` is a start-up routine that asks for huge pages for new code, does nothing else, and continues
     /// at `old`, or returns if that is 0. It belongs to no function.
     fn asks_for_huge_pages(&self, old: InputAddr, new: OutputAddr) -> bool {
         let is_new_code = |start: u64, len: u64| {
@@ -555,7 +556,7 @@ impl Findings {
     }
 
     /// In an instrumented program, or one that asks for huge pages, one pointer that is run through at the start
-    /// leads to the start-up code, which goes on with what it was.
+    /// leads to the start-up code, which continues with what it was.
     pub(crate) fn hook(&mut self, cx: &Context<'_>, old: InputAddr, new: OutputAddr) -> bool {
         let starts_up = || cx.unowned(new).is_some() || cx.asks_for_huge_pages(old, new);
         let hooks = old.kept() != new && starts_up();

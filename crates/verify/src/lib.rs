@@ -1,9 +1,9 @@
 //! An independent checker: proves that in a rewritten file only the placement of code changed.
 //!
 //! [`verify`] takes the bytes of the input and of the output. It shares no code with the rewriter: the ELF
-//! reader, the unwind table reader and the language-specific data reader are its own, instructions are
-//! decoded by another crate, and unwind rows are computed by `gimli`. What the output claims of itself
-//! (`.note.postlink`) says where to look; it is never taken as true.
+//! reader, the unwind table reader and the language-specific data reader are its own, instructions are decoded by
+//! tables and a crate that the rewriter does not use (see below), and unwind rows are computed by `gimli`. What the
+//! output claims of itself (`.note.postlink`) says where to look; it is never taken as true.
 //!
 //! # The argument
 //!
@@ -31,7 +31,7 @@
 //! * What is between functions is code where the program comes to it by a branch, an address or a pointer
 //!   ([`gaps`]), and nowhere else.
 //! * A call at the very end of a function, or of a part of it with an unwind entry of its own, does not return
-//!   ([`FunctionReport::assumed_no_return`] counts them), unless the new code goes on after it as the old one does.
+//!   ([`FunctionReport::assumed_no_return`] counts them), unless the new code continues after it as the old one does.
 //! * Entries of a relative jump table are added to the base that precedes it.
 //! * What a table jump leaves in the register of its target is not used (A1); nor, after calls and returns, what it
 //!   leaves in the registers in which it formed its table's address and its base. Until then that is checked.
@@ -40,6 +40,23 @@
 //!   calls, write to no memory of the program (A14). That they keep registers, flags and the stack is shown
 //!   ([`proof::routines`]). A thread's base of counters is valid after a check.
 //! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
+//!
+//! # What decoding rests on
+//!
+//! A wrong entry in a decoder's table can make a wrong output pass: an instruction taken for shorter than it is, a
+//! field taken for a part of the opcode, a register that is read and not said to be. So these tables are in the trusted
+//! base, like the compiler. None of them is the rewriter's, so that an error there does not hide itself here; and each
+//! is compared in full with a decoder that others wrote, in tests that continuous integration runs:
+//!
+//! | table | what it says | compared with |
+//! |---|---|---|
+//! | crate `yaxpeax-x86` | lengths, operands, reads and writes on x86-64 | `iced-x86`: all opcodes of three VEX and EVEX maps |
+//! | `arch/x86_64/quick.rs` | the same of the most common instructions | `yaxpeax-x86`: every opcode, ModRM byte and prefix |
+//! | `arch/x86_64`: what that crate lacks | lengths of some VEX and EVEX instructions | `iced-x86`, as above |
+//! | `arch/aarch64` | everything on AArch64 | `fARM64`: every operation with registers that vary, and random words |
+//!
+//! What a table does not know ends the proof of the function that has it, so knowing too little costs a function, and
+//! never a wrong verdict.
 //!
 //! # Cost
 //!
@@ -54,6 +71,8 @@ mod arch;
 mod consulted;
 mod context;
 pub mod debug;
+#[cfg(feature = "testing")]
+mod differences;
 mod entries;
 mod files;
 mod liveness;
@@ -465,7 +484,7 @@ fn compare_unwind(cx: &Context<'_>, found: &mut Findings) {
             }
             // An FDE of length 0 is never found.
             None if fde.start == fde.end => {}
-            // Nothing throws in recorders, and who returns does not return there.
+            // Nothing throws in recorders, and no call returns there.
             None if cx.unowned(OutputAddr::new(fde.start)).is_some()
                 && cx
                     .new
@@ -680,7 +699,7 @@ fn prove<'a, A: Arch>(
     }
     layout.by_meaning.sort_unstable();
     let kept = data::KeptRelocs::new(input, cx.bare);
-    // What one thread must do alone goes on beside what all do.
+    // What one thread must do alone continues beside what all do.
     let mut of_symbols = Findings::default();
     rayon::join(
         || {
@@ -709,13 +728,14 @@ fn prove<'a, A: Arch>(
     if options.unique_addresses {
         unique_addresses(&cx, &mut found);
     }
-    // What is said of code can be compared once it is known which code stands for which.
+    // What is said of code can be compared once it is known which code corresponds to which.
     let proved = found.file.is_empty()
         && found.functions.is_empty()
         && walked.iter().all(|w| w.failure.is_none());
-    let debug = match proved {
-        true => debug::prove::<A>(&cx, &walked, &mut found),
-        false => None,
+    let debug = if proved {
+        debug::prove::<A>(&cx, &walked, &mut found)
+    } else {
+        None
     };
     let mut report = report::<A>(&cx, found, &walked, &subject, options);
     report.debug = debug;
@@ -840,13 +860,12 @@ fn overwritten_bodies<A: Arch>(
     alive.dedup();
     for id in alive {
         let at = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
-        let text = match cx.is_buried(id) {
-            true => {
-                format!("the old body of {at:#x} is still entered, but other code is there now")
-            }
-            false => format!(
+        let text = if cx.is_buried(id) {
+            format!("the old body of {at:#x} is still entered, but other code is there now")
+        } else {
+            format!(
                 "the old body of {at:#x} is still entered, and branches into what its entry jump overwrote"
-            ),
+            )
         };
         found
             .functions
@@ -960,6 +979,16 @@ fn what_is_seen<A: Arch>(
             }
         }
     }
+    for (id, f) in cx.functions.iter().enumerate() {
+        let mut own = f.old.iter().map(Range::numbers);
+        let Some((first, last)) = own.find_map(|r| visible.bounds.around(r.start, r.end)) else {
+            continue;
+        };
+        let text = format!(
+            "the function is between {first:#x} and {last:#x}, bounds that the program knows by symbols"
+        );
+        fail(id as FuncId, f.old_entry, f.new_entry(), text);
+    }
     found.following = follow.len() as u64;
     found.functions.append(&mut failed);
 }
@@ -1054,9 +1083,10 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
         .into_iter()
         .filter(|at| cx.patches.owner(*at) == Some(id));
     Some(EntryReport {
-        level: match f.jumps {
-            true => EntryLevel::Long,
-            false => EntryLevel::Led,
+        level: if f.jumps {
+            EntryLevel::Long
+        } else {
+            EntryLevel::Led
         },
         at: own.next().filter(|_| f.jumps).map(InputAddr::get),
         relies_on: match jumps.binary_search(&id) {
@@ -1169,10 +1199,7 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let by_jumps = match cx.bare {
-        true => jumps.len() as u64,
-        false => 0,
-    };
+    let by_jumps = if cx.bare { jumps.len() as u64 } else { 0 };
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),

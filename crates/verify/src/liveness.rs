@@ -97,7 +97,7 @@ pub(crate) struct Known<'a> {
     /// Registers that calls, returns and jumps out of it to other functions do not read.
     pub unread: u32,
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does
-    /// not matter who looks at them when the program is stopped.
+    /// not matter what reads them when the program is stopped.
     pub entered: bool,
     /// Instructions of it that fault may go to landing pads, which read the registers that calls keep.
     pub faults: bool,
@@ -180,14 +180,14 @@ pub(crate) fn dead<A: Arch>(
                     known.by_convention.set(true);
                     break;
                 }
-                // Old code goes on there, with whatever it needs.
+                // Old code continues there, with whatever it needs.
                 Flow::IndirectJump { .. } if cx.falls_back(&insn) => return false,
                 Flow::IndirectJump { computed } => {
                     if open.regs & (recent.effects::<A>(bytes, at).reads | !known.unread) != 0 {
                         return false;
                     }
                     if known.entered {
-                        // What goes on at once may hand on what it was given.
+                        // What continues at once may hand on what it was given.
                         if computed && straight <= 3 {
                             return false;
                         }

@@ -1,6 +1,6 @@
 //! A small symbolic machine: what a few instructions of new code do to registers, flags and memory.
 //!
-//! Instrumented code has instructions that the old code has not: they count. Nothing is known of them
+//! Instrumented code has instructions that the old code has not: the instrumentation. Nothing is known of them
 //! beforehand. They are decoded and run on values that are only names ([`Value`]): "what `rax` held at the
 //! beginning, plus 1", "all flags as they were", "anything". At every fork both ways are taken. What comes
 //! out is which registers and flags hold something else than before, and that no access of memory was one
@@ -697,7 +697,7 @@ pub(crate) fn saves_all<'c, A: Arch>(
 /// Steps that are looked at before code is given up.
 const STEPS: usize = 400;
 
-/// Whether what begins at `start` goes on at `at` with a branch back into it: an exclusive store that is tried again.
+/// Whether what begins at `start` continues at `at` with a branch back into it: an exclusive store that is tried again.
 fn repeats<'c, A: Arch>(code: &dyn Fn(u64) -> Option<&'c [u8]>, start: u64, at: u64) -> bool {
     let step = code(at).and_then(|bytes| A::step(bytes, at));
     matches!(step.map(|s| s.next), Some(Next::Branch { target, .. }) if (start..at).contains(&target))
@@ -771,9 +771,10 @@ pub(crate) fn follow<'c, A: Arch>(
             writes = false;
         }
         // States are large: moved as seldom as possible.
-        let popped = match lowest + 1 == work.len() {
-            true => work.pop(),
-            false => Some(work.swap_remove(lowest)),
+        let popped = if lowest + 1 == work.len() {
+            work.pop()
+        } else {
+            Some(work.swap_remove(lowest))
         };
         let (at, mut state) = popped?;
         let after = |end: Option<(u64, u32)>| end.map(|e| e.0);

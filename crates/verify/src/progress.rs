@@ -1,4 +1,4 @@
-//! How far a check has come, for who shows it.
+//! How far a check has come, for progress displays.
 //!
 //! Counted for the whole process: what shows it is one line of one terminal. No proof depends on it.
 

@@ -12,7 +12,7 @@ pub struct Options {
     /// Instructions other than calls may throw (C++ with `-fnon-call-exceptions`): their call sites are compared
     /// too. For personality routines other than those of C++, C and Rust they always are. Default: no.
     pub non_call_exceptions: bool,
-    /// How many failures of the whole file are kept; the count goes on. Default: 100.
+    /// How many failures of the whole file are kept; the count continues. Default: 100.
     pub max_failures: usize,
     /// On which assumptions proofs may rest. Default: all.
     pub accepted: Accepted,
@@ -93,7 +93,7 @@ pub enum Check {
     Visible,
     /// Memory and routines that count.
     Counting,
-    /// Debug information: what is said of code that moved.
+    /// Debug information of code that moved.
     DebugInfo,
     /// The proof rests on an assumption that is not accepted.
     Assumptions,
@@ -258,7 +258,7 @@ pub struct FunctionReport {
     /// What is at the old entry, where no kept relocations were used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<EntryReport>,
-    /// Indirect jumps that go on in old code, by address in the input; likewise.
+    /// Indirect jumps that continue in old code, by address in the input; likewise.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub falls_back: Vec<u64>,
 }
@@ -366,7 +366,7 @@ const ASSUMPTIONS: [(&str, &str); 12] = [
     ),
     (
         "A14",
-        "the routines that counting adds (start-up, a thread's counters, first calls) write, through addresses that they calculate, to memory of their own alone",
+        "the routines that instrumentation adds (start-up, a thread's counters, first calls) write, through addresses that they calculate, only to memory of their own",
     ),
 ];
 
@@ -436,13 +436,13 @@ pub struct Report {
     pub assumptions: Vec<Assumption>,
     /// Instructions that were changed, by a rule; everything else is only placed.
     pub changes: Vec<Changed>,
-    /// A start-up routine asks for huge pages for new code, does nothing else, and goes on where the program began.
+    /// A start-up routine asks for huge pages for new code, does nothing else, and continues where the program began.
     pub asks_for_huge_pages: bool,
     /// Differences of the whole file that nothing explains: how many.
     pub file_failure_count: u64,
     /// The first of them.
     pub file_failures: Vec<Failure>,
-    /// What is said of debug information, if the input has some.
+    /// The verdict on debug information, if the input has some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debug: Option<DebugSummary>,
     /// Moved functions in ascending old address.

@@ -1,9 +1,10 @@
 //! For tests of other crates that compare the checker's tables of instructions with the rewriter's: not part
 //! of the interface.
 
-use crate::arch::Arch;
 use crate::arch::aarch64::AArch64;
 use crate::arch::x86_64::X86_64;
+use crate::arch::{Arch, Flow};
+pub use crate::differences::{Differences, aarch64_words};
 
 /// What an instruction does with registers and flags, as sets of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,4 +41,21 @@ pub fn x86_64(bytes: &[u8]) -> Option<(usize, Effects)> {
 /// The same of an AArch64 instruction.
 pub fn aarch64(bytes: &[u8]) -> Option<(usize, Effects)> {
     of::<AArch64>(bytes)
+}
+
+/// Where control goes after an AArch64 instruction, by a word, and the address in its field; `None`: the checker
+/// refuses the instruction.
+pub fn aarch64_flow(bytes: &[u8], addr: u64) -> Option<(&'static str, Option<u64>)> {
+    let insn = AArch64::decode(bytes, addr)?;
+    let flow = match insn.flow {
+        Flow::Next | Flow::Nothing => "next",
+        Flow::Jump(_) => "jump",
+        Flow::Branch { .. } => "branch",
+        Flow::Call(_) => "call",
+        Flow::IndirectCall => "indirect call",
+        Flow::IndirectJump { .. } => "indirect jump",
+        Flow::Stop => "stop",
+        Flow::Trap => "trap",
+    };
+    Some((flow, insn.field.map(|f| f.target)))
 }

@@ -82,9 +82,10 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                 &folder.join(format!("{name}.out")),
                 &folder.join(format!("{name}.err")),
             )?;
-            match run.status.success() {
-                true => Ok(run),
-                false => bail!("{command:?} ended with {}", run.status),
+            if run.status.success() {
+                Ok(run)
+            } else {
+                bail!("{command:?} ended with {}", run.status)
             }
         };
         let ours = timed(
@@ -96,8 +97,8 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                 .arg(folder.join("bat.ours.fdata")),
             "bat.ours",
         )?;
-        let theirs = match Path::new(PERF2BOLT).exists() {
-            true => Some(timed(
+        let theirs = if Path::new(PERF2BOLT).exists() {
+            Some(timed(
                 Command::new(PERF2BOLT)
                     .arg(&output)
                     .args(["-pa", "-p"])
@@ -105,8 +106,9 @@ pub fn run(arguments: &[String]) -> Result<bool> {
                     .arg("-o")
                     .arg(folder.join("bat.theirs.fdata")),
                 "bat.theirs",
-            )?),
-            false => None,
+            )?)
+        } else {
+            None
         };
         let (seconds, share) = match &theirs {
             Some(t) => (
@@ -184,9 +186,10 @@ fn build(arguments: &[&str]) -> Result<()> {
         .current_dir(root()?)
         .status()
         .context("cargo")?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!("cargo {} ended with {status}", arguments.join(" ")),
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("cargo {} ended with {status}", arguments.join(" "))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Both tools optimise from the same counts. Our encoder then writes llvm-bolt's tables again from their
 //! decoded form: the bytes must be the same, so for the same layout ours are neither larger nor smaller. What
 //! our own layout needs is beside it; there are more functions in it where llvm-bolt leaves some alone, and
-//! entries for old bodies that go on being used.
+//! entries for old bodies that continue being used.
 
 use std::fmt::Write;
 use std::fs;

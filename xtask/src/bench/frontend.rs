@@ -383,9 +383,10 @@ fn head(tools: &Tools) -> String {
         tools.versions().join("; "),
         LAYOUTS
             .iter()
-            .map(|(name, options)| match options.is_empty() {
-                true => format!("nothing else ({name})"),
-                false => format!("`{}` ({name})", options.join(" ")),
+            .map(|(name, options)| if options.is_empty() {
+                format!("nothing else ({name})")
+            } else {
+                format!("`{}` ({name})", options.join(" "))
             })
             .collect::<Vec<_>>()
             .join(", "),

@@ -7,7 +7,7 @@
 //! `instrument --blocks` writes, and branches by reading the instructions.
 //!
 //! A branch of new code may arrive at its block in detours, all of which are followed: through the counter of
-//! its edge, through a `b` that stands in for a conditional branch without enough reach, through the old
+//! its edge, through a `b` that replaces a conditional branch without enough reach, through the old
 //! code, where jump tables lead and a `b` leads on.
 
 use std::collections::HashMap;

@@ -223,9 +223,12 @@ instructions for {} calls, counted by cachegrind.
         };
         let (stay, follow) = (|| command(&outputs[0]), || command(&outputs[1]));
         let commands: [&dyn Fn() -> Command; 2] = [&stay, &follow];
-        let paired: Paired = compare(pairs, commands, |run| match run.status.success() {
-            true => Ok(()),
-            false => Err(anyhow::anyhow!("{}: {}", shape.what, run.status)),
+        let paired: Paired = compare(pairs, commands, |run| {
+            if run.status.success() {
+                Ok(())
+            } else {
+                Err(anyhow::anyhow!("{}: {}", shape.what, run.status))
+            }
         })?;
         let [stay, follow] = paired.cpu();
         let ratio = paired.cpu_ratio().context("no run took any time")?;

@@ -85,9 +85,10 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let llvm = find_program("llvm-profgen-19").context("llvm-profgen-19 is not installed")?;
     let folder = tempfile::tempdir().context("a temporary directory")?;
     let memory = Path::new("/dev/shm");
-    let outputs = match memory.is_dir() {
-        true => tempfile::tempdir_in(memory),
-        false => tempfile::tempdir(),
+    let outputs = if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
     }
     .context("a temporary directory")?;
     let tools = Tools::find(false)?;
@@ -174,16 +175,18 @@ impl Bench {
         let (mine, theirs) = (self.outputs.join("mine"), self.outputs.join("theirs"));
         let with = |output: &Path| {
             let mut all = arguments.to_vec();
-            let target = match listing {
-                true => Path::new("/dev/null"),
-                false => output,
+            let target = if listing {
+                Path::new("/dev/null")
+            } else {
+                output
             };
             all.push(format!("--output={}", target.display()));
             all
         };
-        let (out_a, out_b) = match listing {
-            true => (mine.clone(), theirs.clone()),
-            false => (self.at("out"), self.at("out")),
+        let (out_a, out_b) = if listing {
+            (mine.clone(), theirs.clone())
+        } else {
+            (self.at("out"), self.at("out"))
         };
         let start = Instant::now();
         let (mut postlink, mut llvm) = (Vec::new(), Vec::new());

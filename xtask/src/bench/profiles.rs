@@ -509,13 +509,14 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     }
     let mut families = vec![("fdata files", FILES, keys_of(&dir.join("plain.fdata"))?)];
     let clang = programs::corpus()?.join("bin/clang-no-pie");
-    match clang.exists() {
-        true => families.push((
+    if clang.exists() {
+        families.push((
             "fdata files of clang's size",
             CLANG_FILES,
             keys_of_clang(&clang)?,
-        )),
-        false => eprintln!("no clang in the corpus: profiles of its size are left out"),
+        ))
+    } else {
+        eprintln!("no clang in the corpus: profiles of its size are left out")
     }
     for (what, count, keys) in families {
         let folder = dir.join("many");

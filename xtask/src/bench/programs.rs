@@ -79,7 +79,7 @@ impl Program {
     }
 }
 
-/// Looks programs up by name; `all` and `variants` stand for groups.
+/// Looks programs up by name; `all` and `variants` represent groups.
 pub fn choose(names: &[String]) -> Result<Vec<&'static Program>> {
     let mut chosen: Vec<&Program> = vec![];
     for name in names {

@@ -79,12 +79,13 @@ fn is_refused(mut job: Command, function: &str) -> Result<()> {
     let output = job.output().with_context(|| format!("{job:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     let expected = format!("1 function could not be proved and stays: {function}");
-    match output.status.success() && said.contains(&expected) {
-        true => Ok(()),
-        false => bail!(
+    if output.status.success() && said.contains(&expected) {
+        Ok(())
+    } else {
+        bail!(
             "{job:?}: {}; '{expected}' was expected:\n{said}",
             output.status
-        ),
+        )
     }
 }
 
@@ -130,9 +131,12 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     };
     let (whole, refused) = (|| silent(None), || silent(Some(function)));
     let commands: [&dyn Fn() -> Command; 2] = [&whole, &refused];
-    let paired: Paired = compare(wishes.pairs, commands, |run| match run.status.success() {
-        true => Ok(()),
-        false => Err(anyhow::anyhow!("{}: {}", file.display(), run.status)),
+    let paired: Paired = compare(wishes.pairs, commands, |run| {
+        if run.status.success() {
+            Ok(())
+        } else {
+            Err(anyhow::anyhow!("{}: {}", file.display(), run.status))
+        }
     })?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let size = fs::metadata(file).map_or(0, |m| m.len());

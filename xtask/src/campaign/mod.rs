@@ -290,9 +290,10 @@ pub fn run(options: &Options) -> Result<bool> {
         }
         None => crate::differ::build_postlink()?,
     };
-    let mut generators = match options.generators.is_empty() {
-        true => Generator::ALL.to_vec(),
-        false => options.generators.clone(),
+    let mut generators = if options.generators.is_empty() {
+        Generator::ALL.to_vec()
+    } else {
+        options.generators.clone()
     };
     if find_program("csmith").is_none() {
         generators.retain(|g| !g.needs_csmith());

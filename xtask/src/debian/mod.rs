@@ -57,9 +57,10 @@ pub struct Options {
 fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first: Vec<&str> = text.split(' ').take(3).collect();
-    match first.is_empty() {
-        true => "unknown".into(),
-        false => first.join(" "),
+    if first.is_empty() {
+        "unknown".into()
+    } else {
+        first.join(" ")
     }
 }
 

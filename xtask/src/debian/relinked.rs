@@ -54,9 +54,10 @@ impl Runner for Relinked<'_> {
         let mut command = programs::command(self.program, file, self.corpus, Some(self.size))?;
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let run = postlink_measure::run(&mut command)?;
-        match run.status.success() {
-            true => Ok(run),
-            false => bail!("{}: {}", file.display(), run.status),
+        if run.status.success() {
+            Ok(run)
+        } else {
+            bail!("{}: {}", file.display(), run.status)
         }
     }
 
@@ -89,7 +90,7 @@ fn optimize(tools: &Tools, of: &Relinked<'_>, relocations: &str, folder: &Path) 
     tools.postlink(folder, &[&instrument[..], &which].concat())?;
     let plain = of.output(input, None)?;
     if of.output(&counting, Some(&profile))? != plain {
-        bail!("with --relocations {relocations} the counting program's output differs");
+        bail!("with --relocations {relocations} the instrumented program's output differs");
     }
     let optimize = [
         "optimize".as_ref(),

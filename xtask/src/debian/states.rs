@@ -254,9 +254,10 @@ impl Lab<'_> {
         let mut command = Command::new(self.postlink);
         command.arg("--quiet").args(arguments);
         let output = command.output().with_context(|| format!("{command:?}"))?;
-        Ok(match output.status.success() {
-            true => Ok(output.stdout),
-            false => Err(message(&output.stderr)),
+        Ok(if output.status.success() {
+            Ok(output.stdout)
+        } else {
+            Err(message(&output.stderr))
         })
     }
 

@@ -305,9 +305,10 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
     let done = match differ(options) {
         Ok(done) => done,
         Err(error) => {
-            let verdict = match error.is::<Late>() {
-                true => Verdict::Late,
-                false => Verdict::NotMade,
+            let verdict = if error.is::<Late>() {
+                Verdict::Late
+            } else {
+                Verdict::NotMade
             };
             let text = format!("{name} {}: {}: {error:#}\n", state.name, verdict.words());
             return (verdict, None, text);
@@ -316,9 +317,10 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
     let mut text = String::new();
     let outcome = &done.outcome;
     let verdict = if done.is_good() {
-        match outcome.classes.is_empty() {
-            true => Verdict::Same,
-            false => Verdict::Explained,
+        if outcome.classes.is_empty() {
+            Verdict::Same
+        } else {
+            Verdict::Explained
         }
     } else if outcome.events == 0 && done.end_alike() {
         Verdict::NotEntered

@@ -399,9 +399,10 @@ impl Module {
             .iter()
             .filter(|r| r.2 < self.functions.len());
         for (start, end, function) in of_functions {
-            match is_skipped(&self.functions[*function]) {
-                true => all.push((*start, *end)),
-                false => others.push((*start, *end)),
+            if is_skipped(&self.functions[*function]) {
+                all.push((*start, *end))
+            } else {
+                others.push((*start, *end))
             }
         }
         for (start, end) in old {

@@ -274,9 +274,10 @@ const CASES: [&str; 4] = [
 fn cases_are_clean(machine: Machine, prefix: &str) {
     let folder = tempfile::tempdir().unwrap();
     for name in CASES {
-        let compiler = match name.ends_with("cpp") {
-            true => format!("{prefix}g++"),
-            false => format!("{prefix}gcc"),
+        let compiler = if name.ends_with("cpp") {
+            format!("{prefix}g++")
+        } else {
+            format!("{prefix}gcc")
         };
         if !can_run(machine, &compiler) {
             return;

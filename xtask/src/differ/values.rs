@@ -257,9 +257,10 @@ impl Values {
     /// Whether a value is an address in the module.
     pub fn is_of_module(&self, value: u64, second: bool) -> bool {
         self.bases.is_some_and(|(a, b)| {
-            let (base, image) = match second {
-                false => (a, &self.module.old),
-                true => (b, &self.module.new),
+            let (base, image) = if second {
+                (b, &self.module.new)
+            } else {
+                (a, &self.module.old)
             };
             (image.low..image.high).contains(&value.wrapping_sub(base))
         })

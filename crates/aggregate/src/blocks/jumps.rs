@@ -1,7 +1,7 @@
 //! Where the indirect jumps of one function go.
 //!
 //! A jump names its table ([`JumpShape`]), or the table is one of those whose address the function forms. A
-//! table goes on as long as its entries lead to instructions of the function, and ends where the next begins.
+//! table continues as long as its entries lead to instructions of the function, and ends where the next begins.
 //! Where the linker kept relocations, a jump without a table may go to every place in the function that data
 //! refers to.
 
@@ -185,7 +185,7 @@ impl<'a, 'd> Jumps<'a, 'd> {
         is_insn.then_some(Some(offset))
     }
 
-    /// Where tables begin: no table goes on there.
+    /// Where tables begin: no table continues there.
     fn begins_table(&self, address: u64) -> bool {
         let bases = self.found.map_or(&self.decoded.bases, |found| &found.bases);
         bases.binary_search(&address).is_ok()

@@ -10,7 +10,7 @@
 //!   with both. Not so if one of the two leaves the function;
 //! * a branch just after the function's end (code that the compiler knows cannot be reached) is no branch.
 //!
-//! A block *goes on* to the next one if it has an edge to it: it ends in no branch, in a conditional one, in
+//! A block *continues* to the next one if it has an edge to it: it ends in no branch, in a conditional one, in
 //! one to the next block, or in a jump table that names it.
 //!
 //! Indirect jumps. BOLT does not believe in traces of functions with a jump it cannot explain, unless the
@@ -133,7 +133,7 @@ impl Blocks {
         let (Some(mut at), Some(end)) = (self.containing(from), self.containing(to)) else {
             return false;
         };
-        // After a call: it is the call's return, and the block with the call goes on.
+        // After a call: it is the call's return, and the block with the call continues.
         let returns_here = |first: &Block| {
             foreign && from == u64::from(first.start) && !first.entry && !first.landing_pad
         };
@@ -406,7 +406,7 @@ fn is_explained(code: &Code<'_, '_>, decoded: &Decoded, entries: &[u32]) -> bool
     // On AArch64 jump tables count from a label in the function, and BOLT knows nothing of them: it leaves a
     // function alone that forms such an address.
     let has_labels = code.around.elf.machine == raw::EM_AARCH64 && !decoded.formed.is_empty();
-    // BOLT leaves functions with second entries and with parts elsewhere alone if it cannot see who uses them.
+    // BOLT leaves functions with second entries and with parts elsewhere alone if it cannot see what uses them.
     let uses_known = code.around.references.kept() || entries.len() == 1 && !f.fragment && !f.split;
     let decoded = decoded.stopped.is_none_or(|at| code.is_padding(at));
     !f.doubtful && decoded && !has_labels && uses_known
@@ -469,7 +469,7 @@ fn cut(items: &[Item], labels: &[u32]) -> Vec<Block> {
     list
 }
 
-/// Finds the edges between blocks; says of each whether it goes on to the next.
+/// Finds the edges between blocks; says of each whether it continues to the next.
 fn connect(list: &mut [Block], items: &[Item], targets: &[(u32, Vec<u32>)]) -> Vec<u32> {
     let starts: Vec<u32> = list.iter().map(|block| block.start).collect();
     let block_at = |offset: u32| starts.binary_search(&offset).ok().map(|at| at as u32);
@@ -524,7 +524,7 @@ fn connect(list: &mut [Block], items: &[Item], targets: &[(u32, Vec<u32>)]) -> V
 mod tests {
     use super::*;
 
-    /// Three blocks of 4 bytes, each of which goes on.
+    /// Three blocks of 4 bytes, each of which continues.
     fn three() -> Blocks {
         let items: Vec<Item> = (0..3)
             .map(|n| Item {

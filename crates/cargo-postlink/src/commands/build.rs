@@ -32,6 +32,6 @@ pub fn run(options: &Build) -> Result<ExitCode> {
         let copy = entry.instrument(store.relocations)?;
         say::step("Instrumented", copy.display());
     }
-    say::more("what they count when they are run is used by `cargo postlink optimize`");
+    say::more("`cargo postlink optimize` uses the profiles that they write when they run");
     Ok(ExitCode::SUCCESS)
 }

@@ -54,6 +54,7 @@ impl Outcome {
 
 /// Builds, instruments, runs. With `--pgo` all of that twice: once for the compiler's profile, once with it.
 pub fn run(session: &Session, work: &Work<'_>) -> Result<ExitCode> {
+    check(work)?;
     let _lock = session.lock()?;
     interrupt::catch();
     let flavour = if session.building.pgo {
@@ -82,7 +83,7 @@ pub fn run(session: &Session, work: &Work<'_>) -> Result<ExitCode> {
             let entry = entry.context("the program is not in cargo's target folder")?;
             let copy = entry.instrument(store.relocations)?;
             fs::write(&started, b"the workload")?;
-            shell(session, line, &copy, work)?
+            shell(session, line, &copy)?
         }
         None => {
             let mut command = cargo_runs(session, &flavour, work);
@@ -166,8 +167,11 @@ fn only(built: &[Built]) -> Result<&Built> {
     }
 }
 
-/// The workload as a line for the shell.
-fn shell(session: &Session, line: &str, program: &Path, work: &Work<'_>) -> Result<ExitStatus> {
+/// Looks at the workload before anything is built, run or forgotten for it.
+fn check(work: &Work<'_>) -> Result<()> {
+    let Some(line) = &work.running.workload else {
+        return Ok(());
+    };
     if !line.contains("{}") {
         bail!(
             "the workload '{line}' has no {{}}: it must run the program, whose path is put there"
@@ -178,6 +182,11 @@ fn shell(session: &Session, line: &str, program: &Path, work: &Work<'_>) -> Resu
             "arguments after -- are for the program, which --workload runs in its own way: give one of both"
         );
     }
+    Ok(())
+}
+
+/// The workload as a line for the shell.
+fn shell(session: &Session, line: &str, program: &Path) -> Result<ExitStatus> {
     say::step("Running", line);
     let words = session.runner.iter().map(String::as_str);
     let program = program.to_string_lossy();
@@ -286,7 +295,7 @@ fn compilers_profile(session: &Session, work: &Work<'_>) -> Result<Option<Flavou
                 "export LLVM_PROFILE_FILE={}; {line}",
                 quoted(&pattern.to_string_lossy())
             );
-            shell(session, &line, &only(&built)?.path, work)?
+            shell(session, &line, &only(&built)?.path)?
         }
         None => cargo_runs(session, &generate, work)
             .env("LLVM_PROFILE_FILE", &pattern)

@@ -86,7 +86,7 @@ fn profile(entry: &Entry, store: &Store) -> Result<Option<PathBuf>> {
         return Ok(Some(merged));
     };
     say::warn(format_args!(
-        "{} was built anew since it was counted (other sources, features or flags): functions and blocks are found again by their code, and what is new counts as never run",
+        "{} was rebuilt since it was profiled (other sources, features or flags): functions and blocks are matched by their code, and new code is taken as never run",
         entry.label.display()
     ));
     let blocks = entry.beside_counts("older.yaml");

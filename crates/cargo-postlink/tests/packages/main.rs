@@ -372,7 +372,7 @@ fn what_was_counted_of_an_older_build_is_used_and_that_is_said() {
     project.write("src/main.rs", &changed);
     let (_, said) = project.done(&["optimize"]);
     assert!(
-        said.contains("warning: app was built anew since it was counted"),
+        said.contains("warning: app was rebuilt since it was profiled"),
         "{said}"
     );
     let moved = said.lines().find(|line| line.contains(" moved")).unwrap();
@@ -412,10 +412,27 @@ fn a_workload_may_be_a_line_for_the_shell() {
     let (printed, said) = project.done(&["optimize", "--workload", "{} 40; {} 50 | cat"]);
     assert_eq!(printed.matches("app ").count(), 2, "{printed}");
     assert!(said.contains("proved:"), "{said}");
-    let (_, said) = project.fails(&["run", "--workload", "true"]);
-    assert!(said.contains("has no {}"), "{said}");
-    let (_, said) = project.fails(&["run", "--workload", "{}", "--", "x"]);
-    assert!(said.contains("one of both"), "{said}");
+}
+
+/// A package was built for 75 seconds, and with `--fresh` what had been counted was forgotten, before it was said.
+#[test]
+fn a_workload_that_cannot_be_is_an_error_before_anything_is_built_or_forgotten() {
+    let project = Project::simple("");
+    project.done(&["run", "--", "40"]);
+    let counts = project.counts();
+    project.write("src/main.rs", "this does not compile");
+    for (words, why) in [
+        (&["run", "--fresh", "--workload", "true"][..], "has no {}"),
+        (
+            &["optimize", "--fresh", "--workload", "{}", "--", "x"],
+            "one of both",
+        ),
+    ] {
+        let (_, said) = project.fails(words);
+        assert!(said.contains(why), "{said}");
+        assert!(!said.contains("Compiling"), "{said}");
+        assert_eq!(project.counts(), counts);
+    }
 }
 
 #[test]

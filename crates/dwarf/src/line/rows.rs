@@ -85,9 +85,10 @@ impl<'a> Runner<'a> {
                 self.standard(opcode, &mut row, &mut rows)?;
             }
         }
-        match rows.is_empty() {
-            true => Ok(None),
-            false => Err(self.reader.error("a sequence without an end")),
+        if rows.is_empty() {
+            Ok(None)
+        } else {
+            Err(self.reader.error("a sequence without an end"))
         }
     }
 

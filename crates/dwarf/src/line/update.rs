@@ -141,9 +141,10 @@ fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
     for run in map.runs_in(&covers) {
         let old = run.old.max(covers.start)..run.old_end().min(covers.end);
         let start = run.border(old.start);
-        let end = match old.end == run.old_end() {
-            true => run.tail_end(),
-            false => run.border(old.end),
+        let end = if old.end == run.old_end() {
+            run.tail_end()
+        } else {
+            run.border(old.end)
         };
         if start >= end {
             continue;
@@ -154,9 +155,10 @@ fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
         let rows = rows.map(|row| {
             let address = run.border(row.address);
             // In the middle of an instruction that was re-encoded no statement begins.
-            match run.old_len == run.new_len || row.address == run.old {
-                true => Row { address, ..row },
-                false => row.synthetic(address),
+            if run.old_len == run.new_len || row.address == run.old {
+                Row { address, ..row }
+            } else {
+                row.synthetic(address)
             }
         });
         out.push(Stretch {

@@ -232,12 +232,11 @@ impl Walk<'_, '_> {
 
     /// Sets the end of an interval.
     fn length(&mut self, high: &Attribute, only: &Range<u64>) -> Result<(), Error> {
-        match high.is_address() {
-            true => self.address(high, only.end),
-            false => {
-                self.patch(high, Number::Known(only.end - only.start));
-                Ok(())
-            }
+        if high.is_address() {
+            self.address(high, only.end)
+        } else {
+            self.patch(high, Number::Known(only.end - only.start));
+            Ok(())
         }
     }
 

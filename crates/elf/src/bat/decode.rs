@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use super::{Bat, Cold, Entry, EntryKind, Hot, OWNER, PAYLOAD, SECTION, TYPE, ascends, range};
-use crate::FormatError;
 use crate::leb128::Reader;
+use crate::{ErrorKind, FormatError};
 
 impl Bat {
     /// Reads the section's contents. An error names the offset in the section.
@@ -19,7 +19,9 @@ impl Bat {
                 match older_layout(note.get(PAYLOAD..).unwrap_or_default()) {
                     Some((release, tables)) => FormatError::new(format!(
                         "{SECTION} has the layout of {release} ({tables} tables), which says nothing of blocks and entry points and cannot be read; the one of BOLT 19 and later is expected: rewrite the program with such a release ({error})"
-                    )),
+                    ))
+                    .of(ErrorKind::Unsupported)
+                    .values(tables, "the layout of BOLT 19 and later"),
                     None => error,
                 },
             ),
@@ -40,7 +42,10 @@ fn payload_end(section: &[u8]) -> Result<usize, FormatError> {
         return Err(FormatError::new(format!(
             "{SECTION} has {} bytes; the header of its note takes {PAYLOAD}",
             section.len()
-        )));
+        ))
+        .of(ErrorKind::Truncated)
+        .at_offset(0)
+        .values(section.len(), PAYLOAD));
     };
     let is_ours = name
         .strip_prefix(OWNER)
@@ -49,19 +54,26 @@ fn payload_end(section: &[u8]) -> Result<usize, FormatError> {
         return Err(FormatError::new(format!(
             "{SECTION}: the note at offset 0 has the owner {:?} with {name_size} bytes; \"BOLT\" with 5 is expected",
             String::from_utf8_lossy(name)
-        )));
+        ))
+        .at_offset(0)
+        .values(name_size, OWNER.len() + 1));
     }
     if kind != TYPE {
         return Err(FormatError::new(format!(
             "{SECTION}: the note at offset 0 has type {kind}; {TYPE} is that of address translation"
-        )));
+        ))
+        .at_offset(8)
+        .values(kind, TYPE));
     }
     let there = section.len() - PAYLOAD;
     match usize::try_from(size).ok().filter(|size| *size <= there) {
         Some(size) => Ok(PAYLOAD + size),
         None => Err(FormatError::new(format!(
             "{SECTION} is cut: its note has {size:#x} bytes from offset {PAYLOAD:#x} on, of which {there:#x} are there"
-        ))),
+        ))
+        .of(ErrorKind::Truncated)
+        .at_offset(PAYLOAD as u64)
+        .values(there, size)),
     }
 }
 
@@ -106,7 +118,10 @@ impl<'d> Decoder<'d> {
             let Ok(skew) = u32::try_from(skew) else {
                 return Err(FormatError::new(format!(
                     "{SECTION}: the skew {skew:#x} of the table at {start:#x} (offset {at:#x}) does not fit 32 bits"
-                )));
+                ))
+                .of(ErrorKind::TooLarge)
+                .at_offset(at as u64)
+                .values(skew, u32::MAX));
             };
             let entries = self.entries(start, skew)?;
             self.bat.cold.push(Cold {
@@ -120,7 +135,9 @@ impl<'d> Decoder<'d> {
                 "{SECTION}: {} bytes follow the last table at offset {:#x}; none are expected",
                 self.r.left(),
                 self.r.at()
-            )));
+            ))
+            .at_offset(self.r.at() as u64)
+            .values(self.r.left(), 0u64));
         }
         self.bat.entries.shrink_to_fit();
         Ok(self.bat)
@@ -145,7 +162,10 @@ impl<'d> Decoder<'d> {
             let Some(next) = next else {
                 return Err(FormatError::new(format!(
                     "{SECTION}: the entry point {step:#x} after {before:#x} at offset {at:#x} does not ascend within 32 bits"
-                )));
+                ))
+                .of(ErrorKind::Order)
+                .at_offset(at as u64)
+                .values(step, format!("more than 0 after {before:#x}")));
             };
             self.bat.secondary.push(next);
             before = next;
@@ -178,7 +198,10 @@ impl<'d> Decoder<'d> {
             None => Err(FormatError::new(format!(
                 "{SECTION}: {what} at offset {at:#x} is {count}, but only {} bytes follow",
                 self.r.left()
-            ))),
+            ))
+            .of(ErrorKind::Truncated)
+            .at_offset(at as u64)
+            .values(self.r.left(), count)),
         }
     }
 
@@ -189,7 +212,10 @@ impl<'d> Decoder<'d> {
         let Some(equal) = usize::try_from(equal).ok().filter(|equal| *equal <= count) else {
             return Err(FormatError::new(format!(
                 "{SECTION}: {equal} equal entries at offset {at:#x} are more than the {count} entries of the table at {start:#x}"
-            )));
+            ))
+            .of(ErrorKind::Mismatch)
+            .at_offset(at as u64)
+            .values(equal, count));
         };
         let branches = self
             .r
@@ -207,7 +233,10 @@ impl<'d> Decoder<'d> {
                     "{SECTION}: the output address {:#x} at offset {at:#x} is not within 4 GiB after {:#x}, the entry before it",
                     self.address,
                     start.wrapping_add(last.into())
-                )));
+                ))
+                .of(ErrorKind::Order)
+                .at_offset(at as u64)
+                .values(self.address, start.wrapping_add(last.into())));
             };
             last = output;
             let value = if i < equal {
@@ -221,7 +250,10 @@ impl<'d> Decoder<'d> {
                     "{SECTION}: the input offset {} of the entry at offset {at:#x} (output address {:#x}) does not fit 31 bits",
                     value >> 1,
                     self.address
-                )));
+                ))
+                .of(ErrorKind::TooLarge)
+                .at_offset(at as u64)
+                .values(value >> 1, i32::MAX));
             };
             input = value;
             let kind = if bits & 1 == 0 {
@@ -230,7 +262,10 @@ impl<'d> Decoder<'d> {
                 let Ok(index) = u32::try_from(number) else {
                     return Err(FormatError::new(format!(
                         "{SECTION}: the block number {number:#x} of the entry at offset {at:#x} does not fit 32 bits"
-                    )));
+                    ))
+                    .of(ErrorKind::TooLarge)
+                    .at_offset(at as u64)
+                    .values(number, u32::MAX));
                 };
                 EntryKind::Block { index, hash }
             } else {

@@ -1,8 +1,8 @@
 //! Writing the section.
 
 use super::{Bat, Entry, EntryKind, OWNER, PAYLOAD, TYPE};
-use crate::FormatError;
 use crate::leb128::{put_signed, put_unsigned};
+use crate::{ErrorKind, FormatError};
 
 impl Bat {
     /// The section's bytes: the ones that BOLT 21 and later write for these tables, and BOLT 19 where it
@@ -50,6 +50,8 @@ impl Bat {
                 "address translation tables take {} bytes; a note holds less than 4 GiB",
                 out.len() - PAYLOAD
             ))
+            .of(ErrorKind::TooLarge)
+            .values(out.len() - PAYLOAD, u32::MAX)
         })?;
         out.resize(out.len().next_multiple_of(4), 0);
         out[0..4].copy_from_slice(&(OWNER.len() as u32 + 1).to_le_bytes());

@@ -67,8 +67,8 @@ pub use translate::{Block, FragmentId, Translator};
 
 use std::ops::Range;
 
-use crate::FormatError;
 use crate::elf::Elf;
+use crate::{ErrorKind, FormatError};
 
 /// Name of the section.
 pub const SECTION: &str = ".note.bolt_bat";
@@ -177,7 +177,10 @@ impl Bat {
             return Err(FormatError::new(format!(
                 "{SECTION}: in the function at {start:#x} the entry point {:#x} follows {:#x}: they must ascend",
                 pair[1], pair[0]
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .at_address(start)
+            .values(pair[1], pair[0]));
         }
         let secondary = range(from, self.secondary.len())?;
         self.hot.push(Hot {
@@ -219,13 +222,19 @@ impl Bat {
             return Err(FormatError::new(format!(
                 "{SECTION}: in the table at {start:#x} the output offset {:#x} follows {:#x}: they must not descend",
                 pair[1].output, pair[0].output
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .at_address(start)
+            .values(pair[1].output, pair[0].output));
         }
         if let Some(e) = added.iter().find(|e| e.input >= 1 << 31) {
             return Err(FormatError::new(format!(
                 "{SECTION}: in the table at {start:#x} the input offset {:#x} does not fit 31 bits",
                 e.input
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_address(start)
+            .values(e.input, i32::MAX));
         }
         range(from, self.entries.len())
     }
@@ -272,7 +281,10 @@ fn ascends(what: &str, before: Option<u64>, start: u64) -> Result<(), FormatErro
     match before {
         Some(before) if before >= start => Err(FormatError::new(format!(
             "{SECTION}: the {what} table at {start:#x} follows the one at {before:#x}: they must ascend"
-        ))),
+        ))
+        .of(ErrorKind::Order)
+        .at_address(start)
+        .values(start, before)),
         _ => Ok(()),
     }
 }
@@ -283,6 +295,8 @@ fn range(from: usize, to: usize) -> Result<Range<u32>, FormatError> {
             FormatError::new(format!(
                 "{SECTION}: {x} entries are more than the 4294967295 that are supported"
             ))
+            .of(ErrorKind::TooLarge)
+            .values(x, u32::MAX)
         })
     };
     Ok(fits(from)?..fits(to)?)

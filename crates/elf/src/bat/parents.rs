@@ -3,7 +3,7 @@
 //! A cold table says the number of its parent among the hot tables. BOLT 19 gets it wrong: it writes the
 //! parent's position among *all* tables by address, which is larger by the number of cold parts that are
 //! below the parent. Ordinarily there are none; there are with `--hot-functions-at-end`. Nothing in the
-//! section says who wrote it, so both readings are tried. What decides is that a function's blocks are
+//! section says which tool wrote it, so both readings are tried. What decides is that a function's blocks are
 //! numbered without gaps: they are spread over its hot table, its cold ones and its deleted blocks, so under
 //! the right reading each number up to the hot table's number of blocks occurs once, and under a wrong one
 //! hardly ever.

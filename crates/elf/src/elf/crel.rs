@@ -15,9 +15,9 @@
 //! Source: the CREL proposal for the generic ABI, as LLVM's documents describe it.
 
 use super::Section;
-use crate::FormatError;
 use crate::leb128::Reader;
 use crate::raw::{self, Rela};
+use crate::{ErrorKind, FormatError};
 
 /// The header's bit for relocations with addends.
 const HAS_ADDENDS: u64 = 4;
@@ -30,8 +30,8 @@ const FLAG_BITS: u32 = 3;
 /// The records of a section as `SHT_RELA` has them.
 pub(super) fn records(section: &Section<'_>, data: &[u8]) -> Result<Vec<u8>, FormatError> {
     decode(data).map_err(|error| {
-        FormatError::new(format!(
-            "section {} (relocations in the compact encoding CREL): {error}",
+        error.within(format_args!(
+            "section {} (relocations in the compact encoding CREL)",
             section.name
         ))
     })
@@ -44,14 +44,18 @@ fn decode(data: &[u8]) -> Result<Vec<u8>, FormatError> {
     if header & HAS_ADDENDS == 0 {
         return Err(FormatError::new(
             "they have no addends; of the relocations that a linker keeps, only those with addends can be read",
-        ));
+        )
+        .of(ErrorKind::Unsupported));
     }
     // Each takes at least a byte.
     if count > r.left() {
         return Err(FormatError::new(format!(
             "the header says {count} relocations, and {} bytes follow it",
             r.left()
-        )));
+        ))
+        .of(ErrorKind::Truncated)
+        .at_offset(r.at() as u64)
+        .values(r.left(), count));
     }
     let mut out = Vec::with_capacity((count * raw::RELA) as usize); // at most 24 times what the file holds
     let mut now = Rela::default();

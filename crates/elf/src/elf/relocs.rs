@@ -8,19 +8,19 @@
 //! what `DT_RELASZ` spans; each entry is reported once. A static executable at a fixed address has no
 //! `.dynamic`: its start-up code applies the `IRELATIVE` entries of the only loaded relocation section.
 //!
-//! `DT_RELR` is a sequence of 8-byte words that stands for RELATIVE relocations whose addends are in place:
+//! `DT_RELR` is a sequence of 8-byte words that represents RELATIVE relocations whose addends are in place:
 //!
 //! | word | meaning |
 //! |---|---|
 //! | even | an address: relocate it; the next bitmap begins 8 bytes after it |
 //! | odd | a bitmap: bit `i` (1 … 63) relocates word `i - 1` from there; the next bitmap begins 63 words further |
 //!
-//! Linkers write ascending addresses; that is required here, so that a small table cannot stand for an unbounded list.
+//! Linkers write ascending addresses; that is required here, so that a small table cannot represent an unbounded list.
 //! Source: gABI, section "Relocation", `SHT_RELR`.
 
 use super::{DynReloc, Elf, KeptReloc, Section, crel};
-use crate::FormatError;
 use crate::raw::{self, Rela};
+use crate::{ErrorKind, FormatError};
 
 impl<'d> Elf<'d> {
     /// The same file as if the linker had kept no relocations.
@@ -106,7 +106,9 @@ impl<'d> Elf<'d> {
                     s.name,
                     s.kind,
                     raw::SHT_CREL
-                )));
+                ))
+                .of(ErrorKind::Unsupported)
+                .values(s.kind, raw::SHT_RELA));
             }
             let data = self.relocation_records(s);
             let whole = s.entry_size == raw::RELA && s.size.is_multiple_of(raw::RELA);
@@ -114,7 +116,8 @@ impl<'d> Elf<'d> {
                 return Err(FormatError::new(format!(
                     "section {} has {} bytes in entries of {}; relocations have 24",
                     s.name, s.size, s.entry_size
-                )));
+                ))
+                .values(s.entry_size, raw::RELA));
             }
             for i in 0..data.len() as u64 / raw::RELA {
                 let Some(r) = Rela::read(data, i * raw::RELA) else {
@@ -127,7 +130,10 @@ impl<'d> Elf<'d> {
                     return Err(FormatError::new(format!(
                         "relocation {i} of section {} is about symbol {}; the symbol table has {symbols}",
                         s.name, r.r_sym
-                    )));
+                    ))
+                    .of(ErrorKind::OutOfBounds)
+                    .at_entry(i)
+                    .values(r.r_sym, symbols));
                 }
                 out.push(KeptReloc {
                     addr: r.r_offset,
@@ -168,7 +174,9 @@ impl<'d> Elf<'d> {
             if let Some(at) = self.dynamic_value(tag) {
                 return Err(FormatError::new(format!(
                     "dynamic relocations of the form {name} (at address {at:#x}) cannot be read"
-                )));
+                ))
+                .of(ErrorKind::Unsupported)
+                .at_address(at));
             }
         }
         let entry = self.dynamic_value(raw::DT_RELAENT).unwrap_or(raw::RELA);
@@ -176,7 +184,8 @@ impl<'d> Elf<'d> {
             return Err(FormatError::new(format!(
                 "DT_RELAENT is {entry}; relocations have {} bytes",
                 raw::RELA
-            )));
+            ))
+            .values(entry, raw::RELA));
         }
         let table = |at, size| Some((self.dynamic_value(at)?, self.dynamic_value(size)?));
         let (rela, rela_size) = table(raw::DT_RELA, raw::DT_RELASZ).unwrap_or((0, 0));
@@ -190,7 +199,9 @@ impl<'d> Elf<'d> {
                     return Err(FormatError::new(format!(
                         "DT_PLTREL is {kind:?}; only {} (DT_RELA) can be read",
                         raw::DT_RELA
-                    )));
+                    ))
+                    .of(ErrorKind::Unsupported)
+                    .values(format!("{kind:?}"), raw::DT_RELA));
                 }
                 _ => {}
             }
@@ -210,7 +221,8 @@ impl<'d> Elf<'d> {
                     Some(n) => {
                         return Err(FormatError::new(format!(
                             "the entry size of DT_RELR is {n}; its words have 8 bytes"
-                        )));
+                        ))
+                        .values(n, 8u64));
                     }
                 }
             }
@@ -225,7 +237,9 @@ impl<'d> Elf<'d> {
             return Err(FormatError::new(format!(
                 "the sections of relocations take {total:#x} bytes of a file of {:#x}: they overlap",
                 self.data.len()
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .values(total, self.data.len()));
         }
         Ok(())
     }
@@ -243,10 +257,12 @@ impl<'d> Elf<'d> {
         if !size.is_multiple_of(entry) {
             return Err(FormatError::new(format!(
                 "{name} has {size} bytes, which is not a multiple of {entry}"
-            )));
+            ))
+            .at_address(at)
+            .values(size, format!("a multiple of {entry}")));
         }
         self.bytes_at(at, size)
-            .ok_or_else(|| FormatError::new(format!("{name} at address {at:#x} with {size} bytes is not inside one loaded segment's file contents")))
+            .ok_or_else(|| FormatError::new(format!("{name} at address {at:#x} with {size} bytes is not inside one loaded segment's file contents")).of(ErrorKind::OutOfBounds).at_address(at).values(size,"bytes inside one loaded segment"))
     }
 
     fn rela_table(
@@ -280,9 +296,11 @@ impl<'d> Elf<'d> {
             raw::EM_X86_64 => raw::R_X86_64_RELATIVE,
             raw::EM_AARCH64 => raw::R_AARCH64_RELATIVE,
             other => {
-                return Err(FormatError::new(format!(
-                    "DT_RELR is not known for machine {other}"
-                )));
+                return Err(
+                    FormatError::new(format!("DT_RELR is not known for machine {other}"))
+                        .of(ErrorKind::Unsupported)
+                        .values(other, "a machine with DT_RELR"),
+                );
             }
         };
         let data = self.table_bytes("DT_RELR", at, size, 8)?;
@@ -293,6 +311,9 @@ impl<'d> Elf<'d> {
                 FormatError::new(format!(
                     "word {n} of DT_RELR relocates address {addr:#x}, where the file has no 8 bytes"
                 ))
+                .of(ErrorKind::OutOfBounds)
+                .at_address(addr)
+                .values(n, "a word that relocates loaded bytes")
             })?;
             out.push(DynReloc {
                 addr,
@@ -311,6 +332,9 @@ impl<'d> Elf<'d> {
                 FormatError::new(format!(
                     "word {n} of DT_RELR ({word:#x}) reaches beyond the end of the address space"
                 ))
+                .of(ErrorKind::TooLarge)
+                .at_entry(n)
+                .values(word, u64::MAX)
             };
             if word & 1 == 0 {
                 // It may be in the range of the bitmap before it: words of a packed structure are between its words.
@@ -319,6 +343,8 @@ impl<'d> Elf<'d> {
             } else {
                 let base = next.ok_or_else(|| {
                     FormatError::new("DT_RELR begins with a bitmap; an address must come first")
+                        .at_entry(0)
+                        .values("a bitmap", "an address")
                 })?;
                 for bit in (1..64).filter(|bit| word >> bit & 1 != 0) {
                     push(base.checked_add((bit - 1) * 8).ok_or_else(overflow)?, n)?;
@@ -332,7 +358,10 @@ impl<'d> Elf<'d> {
         match pairs.find(|(a, b)| a == b) {
             Some((twice, _)) => Err(FormatError::new(format!(
                 "DT_RELR relocates address {twice:#x} twice"
-            ))),
+            ))
+            .of(ErrorKind::Order)
+            .at_address(*twice)
+            .values(2u64, 1u64)),
             None => Ok(()),
         }
     }

@@ -46,7 +46,7 @@ impl<'d> Symbols<'d> {
         let sym = Sym::read(self.table, (index as u64).checked_mul(raw::SYM)?)?;
         let section = match sym.st_shndx as u32 {
             raw::SHN_XINDEX => match raw::u32_at(self.extended, (index as u64).checked_mul(4)?) {
-                // Such an index means a real section here but would be taken for a reserved value by who reads it.
+                // Such an index means a real section here but would be read as a reserved value.
                 Some(raw::SHN_LORESERVE..=raw::SHN_XINDEX) | None => raw::SHN_ABS,
                 Some(section) => section,
             },

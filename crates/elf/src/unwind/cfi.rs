@@ -32,7 +32,7 @@ use super::cursor::Cursor;
 use super::eh_frame::Cie;
 use super::pointer::{self, Bases};
 use super::rows::RegRule;
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 /// `DW_CFA_*` opcodes.
 pub(super) mod op {
@@ -115,6 +115,9 @@ impl<'a, 'd> Instructions<'a, 'd> {
             FormatError::new(format!(
                 "register number {register} at {addr:#x} is above 65535"
             ))
+            .of(ErrorKind::TooLarge)
+            .at_address(addr)
+            .values(register, u16::MAX)
         })
     }
     fn scaled(&self, factor: i64) -> Result<i64, FormatError> {
@@ -124,6 +127,9 @@ impl<'a, 'd> Instructions<'a, 'd> {
                 self.cursor.addr(),
                 self.cie.data_align
             ))
+            .of(ErrorKind::TooLarge)
+            .at_address(self.cursor.addr())
+            .values(factor, self.cie.data_align)
         })
     }
     fn unsigned_offset(&mut self) -> Result<i64, FormatError> {
@@ -133,6 +139,9 @@ impl<'a, 'd> Instructions<'a, 'd> {
             FormatError::new(format!(
                 "offset {value:#x} at {addr:#x} does not fit 63 bits"
             ))
+            .of(ErrorKind::TooLarge)
+            .at_address(addr)
+            .values(value, i64::MAX)
         })
     }
     fn uleb_scaled(&mut self) -> Result<i64, FormatError> {
@@ -144,13 +153,19 @@ impl<'a, 'd> Instructions<'a, 'd> {
         self.scaled(factor)
     }
     fn advance(&self, factor: u64) -> Result<Instruction<'d>, FormatError> {
-        factor.checked_mul(self.cie.code_align).map(Instruction::Advance).ok_or_else(|| {
-            FormatError::new(format!(
+        factor
+            .checked_mul(self.cie.code_align)
+            .map(Instruction::Advance)
+            .ok_or_else(|| {
+                FormatError::new(format!(
                 "advance by {factor:#x} before {:#x} times code alignment {} does not fit 64 bits",
                 self.cursor.addr(),
                 self.cie.code_align
             ))
-        })
+            .of(ErrorKind::TooLarge)
+            .at_address(self.cursor.addr())
+            .values(factor, self.cie.code_align)
+            })
     }
     fn block(&mut self) -> Result<&'d [u8], FormatError> {
         let len = self.cursor.uleb("the length of an expression")?;
@@ -236,7 +251,10 @@ impl<'a, 'd> Instructions<'a, 'd> {
                 _ => {
                     return Err(FormatError::new(format!(
                         "call frame instruction {opcode:#04x} at {addr:#x} is unknown"
-                    )));
+                    ))
+                    .of(ErrorKind::Unsupported)
+                    .at_address(addr)
+                    .values(opcode, "a known call frame instruction"));
                 }
             },
         }))

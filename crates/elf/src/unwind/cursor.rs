@@ -15,7 +15,7 @@ pub(crate) use postlink_bytes::leb128::{
 };
 use postlink_bytes::{Broken, Bytes};
 
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 /// A position in bytes of a known address.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,20 @@ impl<'d> Cursor<'d> {
     /// The sentence for a read that began at address `start`.
     #[cold]
     fn error(&self, broken: Broken, start: u64, what: &str) -> FormatError {
-        FormatError::new(match broken {
-            Broken::Short { needed, left } => format!(
+        match broken {
+            Broken::Short { needed, left } => FormatError::new(format!(
                 "{what} at {:#x} takes {needed} bytes, but only {left} are left",
                 self.addr()
-            ),
-            Broken::Wide => format!("{what} at {start:#x} is a number of more than 64 bits"),
-        })
+            ))
+            .of(ErrorKind::Truncated)
+            .at_address(self.addr())
+            .values(left, needed),
+            Broken::Wide => FormatError::new(format!(
+                "{what} at {start:#x} is a number of more than 64 bits"
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_address(start),
+        }
     }
     /// The next `len` bytes; `what` names them in the error.
     pub(crate) fn take(&mut self, len: u64, what: &str) -> Result<&'d [u8], FormatError> {
@@ -94,10 +101,12 @@ impl<'d> Cursor<'d> {
         let rest = self.rest();
         let end = rest.iter().position(|&b| b == 0);
         let Some(string) = end.and_then(|end| rest.get(..end)) else {
-            return Err(FormatError::new(format!(
-                "{what} at {:#x} has no end",
-                self.addr()
-            )));
+            return Err(
+                FormatError::new(format!("{what} at {:#x} has no end", self.addr()))
+                    .of(ErrorKind::Truncated)
+                    .at_address(self.addr())
+                    .values(rest.len(), "a zero byte"),
+            );
         };
         self.bytes.seek(self.pos() + string.len() + 1);
         Ok(string)

@@ -18,7 +18,7 @@
 //!
 //! Letters: `R` encoding of addresses in FDEs, `L` encoding of LSDA pointers, `P` encoding and value of the personality
 //! routine, `S` signal frame, `B` (AArch64) return addresses signed with key B, `G` (AArch64) tagged stack. An unknown
-//! letter may stand for data of unknown size and is refused, as is GCC 2's `eh` style.
+//! letter may represent data of unknown size and is refused, as is GCC 2's `eh` style.
 //!
 //! A length of zero ends the list for a reader that walks it, but tools leave such an end in the middle now and then
 //! (after the contribution of an object file that brings its own) and readers that search by `.eh_frame_hdr` never
@@ -36,8 +36,8 @@
 
 use super::cursor::Cursor;
 use super::pointer::{self, Bases, FORMAT, INDIRECT, OMIT};
-use crate::FormatError;
 use crate::elf::Elf;
+use crate::{ErrorKind, FormatError};
 
 pub use super::merge::{merged_sizes, write_merged};
 
@@ -190,6 +190,9 @@ impl<'d> EhFrame<'d> {
                 FormatError::new(format!(
                     "no segment holds the unwind table that should be at {addr:#x}"
                 ))
+                .of(ErrorKind::OutOfBounds)
+                .at_address(addr)
+                .values(addr, "an address in a loaded segment")
             })?;
         // Nothing but the end marker tells where the table ends.
         Self::parse_section(until_end_marker(data), addr, bases)
@@ -209,12 +212,8 @@ impl<'d> EhFrame<'d> {
             if cursor.rest().len() < 4 && cursor.rest().iter().all(|&b| b == 0) {
                 break;
             }
-            this.entry(&mut cursor, offset).map_err(|e| {
-                FormatError::new(format!(
-                    "the unwind entry at offset {offset:#x}: {}",
-                    e.what
-                ))
-            })?;
+            this.entry(&mut cursor, offset)
+                .map_err(|e| e.within(format_args!("the unwind entry at offset {offset:#x}")))?;
         }
         // Stable: the first of equal ones stays the first.
         this.fdes.sort_by_key(|f| f.start);
@@ -229,9 +228,11 @@ impl<'d> EhFrame<'d> {
             0 => return Ok(()),
             0xffff_ffff => len = cursor.u64("its length")?,
             0xffff_fff0.. => {
-                return Err(FormatError::new(format!(
-                    "its length {len:#x} is a reserved value"
-                )));
+                return Err(
+                    FormatError::new(format!("its length {len:#x} is a reserved value"))
+                        .at_offset(offset)
+                        .values(len, "less than 0xfffffff0"),
+                );
             }
             _ => {}
         }
@@ -254,7 +255,10 @@ impl<'d> EhFrame<'d> {
         else {
             return Err(FormatError::new(format!(
                 "its CIE should be {id:#x} bytes before offset {id_offset:#x}, but there is none"
-            )));
+            ))
+            .of(ErrorKind::OutOfBounds)
+            .at_offset(id_offset)
+            .values(id, "the distance of a CIE"));
         };
         self.fdes.push(fde(
             &mut body,
@@ -310,7 +314,10 @@ fn header_target(bytes: &[u8], addr: u64, bases: &Bases) -> Result<u64, FormatEr
     if version != 1 {
         return Err(FormatError::new(format!(
             "the unwind search table at {addr:#x} has version {version}, not 1"
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .at_address(addr)
+        .values(version, 1u64));
     }
     let encoding = cursor.u8("the unwind search table")?;
     cursor.take(2, "the unwind search table")?;
@@ -366,7 +373,10 @@ fn parse_cie<'d>(
     if !matches!(version, 1 | 3 | 4) {
         return Err(FormatError::new(format!(
             "CIE version {version} is unknown (1, 3 and 4 are known)"
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .at_address(body.addr())
+        .values(version, "1, 3 or 4"));
     }
     let augmentation = body.string("the augmentation string of a CIE")?;
     let unknown = |letter: &str| {
@@ -374,6 +384,11 @@ fn parse_cie<'d>(
             "the augmentation \"{}\" of a CIE is not supported: {letter}",
             augmentation.escape_ascii()
         ))
+        .of(ErrorKind::Unsupported)
+        .values(
+            augmentation.escape_ascii().to_string(),
+            "a known augmentation",
+        )
     };
     if augmentation.starts_with(b"eh") {
         return Err(unknown("the style of GCC 2"));
@@ -386,7 +401,9 @@ fn parse_cie<'d>(
         if (size, segment) != (8, 0) {
             return Err(FormatError::new(format!(
                 "a CIE has address size {size} and segment selector size {segment}, not 8 and 0"
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .values(size, 8u64));
         }
     }
     let code_align = body.uleb("the code alignment")?;
@@ -414,12 +431,11 @@ fn parse_cie<'d>(
         [b'z', letters @ ..] => (true, letters),
         letters => (false, letters),
     };
-    let mut data = match with_data {
-        true => {
-            let len = body.uleb("the length of augmentation data")?;
-            body.sub(len, "augmentation data")?
-        }
-        false => Cursor::new(&[], body.addr()),
+    let mut data = if with_data {
+        let len = body.uleb("the length of augmentation data")?;
+        body.sub(len, "augmentation data")?
+    } else {
+        Cursor::new(&[], body.addr())
     };
     for &letter in letters {
         match letter {
@@ -429,7 +445,9 @@ fn parse_cie<'d>(
                     return Err(FormatError::new(format!(
                         "addresses of code cannot have pointer encoding {:#04x}",
                         this.fde_encoding
-                    )));
+                    ))
+                    .of(ErrorKind::Unsupported)
+                    .values(this.fde_encoding, "a direct encoding"));
                 }
             }
             b'L' if with_data => {
@@ -438,7 +456,9 @@ fn parse_cie<'d>(
                     return Err(FormatError::new(format!(
                         "indirect LSDA pointers (encoding {:#04x}) are not supported",
                         this.lsda_encoding
-                    )));
+                    ))
+                    .of(ErrorKind::Unsupported)
+                    .values(this.lsda_encoding, "a direct encoding"));
                 }
             }
             b'P' if with_data => {
@@ -520,7 +540,10 @@ fn fde<'d>(
         return Err(FormatError::new(format!(
             "its code at {start:#x} of length {:#x} goes beyond the address space",
             head.len
-        )));
+        ))
+        .of(ErrorKind::TooLarge)
+        .at_address(start)
+        .values(head.len, u64::MAX - start));
     }
     Ok(Fde {
         offset,

@@ -34,7 +34,7 @@ use super::cfi::op;
 use super::cursor::{put_sleb, put_uleb, sleb_len, uleb_len};
 use super::eh_frame::Cie;
 use super::rows::{CfaRule, RegRule, Row};
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 /// How far back a row to restore may be. Rows that come back often are near, so more gains next to nothing.
 const LOOK_BACK: usize = 64;
@@ -262,7 +262,9 @@ impl<'d> Encoder<'_, 'd> {
                     "rows that are {delta:#x} bytes apart cannot be written under the CIE at offset {:#x}, \
                      whose code alignment is {align}",
                     self.cie.offset
-                )));
+                ))
+                .at_offset(self.cie.offset)
+                .values(delta, format!("a multiple of {align}")));
             }
         };
         if factor < 0x40 {
@@ -278,7 +280,9 @@ impl<'d> Encoder<'_, 'd> {
         } else {
             return Err(FormatError::new(format!(
                 "rows that are {delta:#x} bytes apart are too far from each other"
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .values(delta, u32::MAX));
         }
         Ok(())
     }
@@ -366,10 +370,11 @@ fn choose<'d>(
     rows: &[(u64, &Row<'d>)],
 ) -> Result<SmallVec<[Step; 16]>, FormatError> {
     if u32::try_from(rows.len()).is_err() {
-        return Err(FormatError::new(format!(
-            "{} unwind rows in one function",
-            rows.len()
-        )));
+        return Err(
+            FormatError::new(format!("{} unwind rows in one function", rows.len()))
+                .of(ErrorKind::TooLarge)
+                .values(rows.len(), u32::MAX),
+        );
     }
     let mut steps: SmallVec<[Step; 16]> = SmallVec::from_elem(Step::default(), rows.len());
     // Rows that could gain: (the most that they can save, bytes when written plainly, index).
@@ -381,7 +386,10 @@ fn choose<'d>(
         if before >= offset {
             return Err(FormatError::new(format!(
                 "unwind rows must ascend, but row {j} at offset {offset:#x} follows one at {before:#x}"
-            )));
+            ))
+            .of(ErrorKind::Order)
+            .at_entry(j as u64)
+            .values(*offset, *before));
         }
         let plain = encoder.cost(old, row);
         if j >= 2

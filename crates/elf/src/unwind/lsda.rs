@@ -51,8 +51,8 @@ use super::cursor::{Cursor, put_uleb, put_uleb_padded, uleb_len};
 use super::pointer::{
     self, Bases, FORMAT, INDIRECT, OMIT, PCREL_SDATA4, RELATIVE, UDATA2, UDATA4, ULEB128,
 };
-use crate::FormatError;
 use crate::elf::Elf;
+use crate::{ErrorKind, FormatError};
 
 /// A range of instructions that may unwind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct CallSite {
     pub start: u64,
     /// Length.
     pub len: u64,
-    /// Address of the landing pad; `None`: unwinding goes on without stopping.
+    /// Address of the landing pad; `None`: unwinding continues without stopping.
     pub landing_pad: Option<u64>,
     /// 0: cleanup or nothing; else 1 + offset into the action table.
     pub action: u64,
@@ -129,6 +129,8 @@ pub struct Personality {
 pub fn personality_of(name: &[u8]) -> Option<Personality> {
     let (pad_base, faults) = match name {
         b"__gxx_personality_v0" => (PadBase::Shortest, false),
+        // GCC's run-time for Objective-C; its language raises exceptions in calls alone.
+        b"__gnu_objc_personality_v0" => (PadBase::Shortest, false),
         b"__gcc_personality_v0" => (PadBase::FunctionStart, false),
         // Ada: GNAT compiles with -fnon-call-exceptions, and turns signals into exceptions.
         b"__gnat_personality_v0" => (PadBase::Shortest, true),
@@ -160,7 +162,7 @@ impl<'d> Lsda<'d> {
         Self::parse_bytes(data, addr, function, &Bases::of(elf))
     }
 
-    /// Parses the LSDA at link-time address `addr`, with which `data` begins; `data` may go on after it.
+    /// Parses the LSDA at link-time address `addr`, with which `data` begins; `data` may continue after it.
     pub fn parse_bytes(
         data: &'d [u8],
         addr: u64,
@@ -168,9 +170,8 @@ impl<'d> Lsda<'d> {
         bases: &Bases,
     ) -> Result<Self, FormatError> {
         parse(data, addr, function, bases).map_err(|e| {
-            FormatError::new(format!(
-                "the LSDA at {addr:#x} of the function at {function:#x}: {}",
-                e.what
+            e.within(format_args!(
+                "the LSDA at {addr:#x} of the function at {function:#x}"
             ))
         })
     }
@@ -240,12 +241,8 @@ impl<'d> Lsda<'d> {
         base: PadBase,
         numbers: Numbers,
     ) -> Result<Vec<u8>, FormatError> {
-        encode(self, call_sites, function, at, base, numbers).map_err(|e| {
-            FormatError::new(format!(
-                "the LSDA for the code at {function:#x}: {}",
-                e.what
-            ))
-        })
+        encode(self, call_sites, function, at, base, numbers)
+            .map_err(|e| e.within(format_args!("the LSDA for the code at {function:#x}")))
     }
 }
 
@@ -268,7 +265,9 @@ fn parse<'d>(
         _ if encoding & INDIRECT != 0 => {
             return Err(FormatError::new(format!(
                 "an indirect landing pad base (encoding {encoding:#04x})"
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .values(encoding, "a direct encoding"));
         }
         // BOLT and LLVM write an absolute base of 0 for the whole of a file at a fixed address.
         _ => pointer::read(encoding, &mut cursor, bases, "the landing pad base")?,
@@ -286,6 +285,9 @@ fn parse<'d>(
                     "its type table ends {distance:#x} bytes after {:#x}, outside the section",
                     cursor.addr()
                 ))
+                .of(ErrorKind::OutOfBounds)
+                .at_address(cursor.addr())
+                .values(distance, data.len() - cursor.pos())
             })?)
         }
     };
@@ -293,7 +295,9 @@ fn parse<'d>(
     if site_encoding & !FORMAT != 0 {
         return Err(FormatError::new(format!(
             "call sites have encoding {site_encoding:#04x}, which is relative"
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .values(site_encoding, "an encoding that is not relative"));
     }
     let table_len = cursor.uleb("the length of the call-site table")?;
     let table = cursor.sub(table_len, "the call-site table")?;
@@ -315,9 +319,10 @@ fn parse<'d>(
         return Ok(this);
     }
     let Some(type_base) = type_base else {
-        return Err(FormatError::new(
-            "an action names a type, but there is no type table",
-        ));
+        return Err(
+            FormatError::new("an action names a type, but there is no type table")
+                .of(ErrorKind::Missing),
+        );
     };
     let specs = data.get(type_base..).unwrap_or(&[]);
     this.specs = reach.specs(specs, addr.wrapping_add(type_base as u64))?;
@@ -351,6 +356,9 @@ fn parse_call_sites(
             FormatError::new(format!(
                 "the call site at {at:#x} ({start:#x}, {len:#x} bytes, landing pad {pad:#x}) goes beyond the address space"
             ))
+            .of(ErrorKind::TooLarge)
+            .at_address(at)
+            .values(start, u64::MAX)
         };
         let start = function.checked_add(start).ok_or_else(outside)?;
         let end = start.checked_add(len).ok_or_else(outside)?;
@@ -374,14 +382,17 @@ fn parse_call_sites(
     Ok(call_sites)
 }
 
-/// Adds a call site after the others, or to the last one if it goes on with the same meaning.
+/// Adds a call site after the others, or to the last one if it continues with the same meaning.
 fn push(sites: &mut Vec<CallSite>, site: CallSite) -> Result<(), FormatError> {
     match sites.last_mut() {
         Some(last) if last.end() > site.start => Err(FormatError::new(format!(
             "the call site at {:#x} begins before the end {:#x} of the one before it",
             site.start,
             last.end()
-        ))),
+        ))
+        .of(ErrorKind::Order)
+        .at_address(site.start)
+        .values(site.start, last.end())),
         Some(last)
             if last.end() == site.start
                 && (last.landing_pad, last.action) == (site.landing_pad, site.action) =>
@@ -418,7 +429,10 @@ fn parse_types(
             "{count} types of {size} bytes do not fit between the actions, which end at {:#x}, and the type base {:#x}",
             addr.wrapping_add(actions_end as u64),
             addr.wrapping_add(type_base as u64)
-        )));
+        ))
+        .of(ErrorKind::OutOfBounds)
+        .at_address(addr.wrapping_add(type_base as u64))
+        .values(count, "types that fit after the actions"));
     };
     let entries = data.get(first..type_base).unwrap_or(&[]);
     let mut types = Vec::with_capacity(entries.len() / size);
@@ -448,6 +462,8 @@ fn type_size(encoding: u8) -> Result<usize, FormatError> {
         FormatError::new(format!(
             "types of pointer encoding {encoding:#04x} are not supported"
         ))
+        .of(ErrorKind::Unsupported)
+        .values(encoding, "an absolute or pc-relative encoding")
     })
 }
 
@@ -483,7 +499,8 @@ impl Reach {
                             "the actions of the call site at {:#x} form a loop through the record at {:#x}",
                             site.start,
                             addr.wrapping_add(offset)
-                        )));
+                        ))
+                        .at_address(addr.wrapping_add(offset)));
                     }
                     // An earlier walk went on from here.
                     Some(_) => break,
@@ -511,6 +528,9 @@ impl Reach {
                             "the action record at {:#x} continues {distance} bytes further, outside the table",
                             addr.wrapping_add(offset)
                         ))
+                        .of(ErrorKind::OutOfBounds)
+                        .at_address(addr.wrapping_add(offset))
+                        .values(distance, "a distance within the table")
                     })?),
                 };
             }
@@ -556,7 +576,10 @@ fn normalise(call_sites: &[CallSite], function: u64) -> Result<Vec<CallSite>, Fo
             return Err(FormatError::new(format!(
                 "the call site at {:#x} of {:#x} bytes is not after the function's start",
                 site.start, site.len
-            )));
+            ))
+            .of(ErrorKind::OutOfBounds)
+            .at_address(site.start)
+            .values(site.start, function));
         }
         push(&mut out, site)?;
     }
@@ -578,7 +601,10 @@ fn encode(
             site.start,
             site.action,
             lsda.actions.len()
-        )));
+        ))
+        .of(ErrorKind::OutOfBounds)
+        .at_address(site.start)
+        .values(site.action, lsda.actions.len()));
     }
     let mut out = Vec::new();
     let pad_base = match choose_base(&sites, function, base)? {
@@ -648,7 +674,7 @@ fn encode(
             (width, padding, (fixed + padding + types) as u64)
         })
         .find(|&(width, _, distance)| uleb_len(distance) <= width)
-        .ok_or_else(|| FormatError::new("its tables do not fit 64 bits"))?;
+        .ok_or_else(|| FormatError::new("its tables do not fit 64 bits").of(ErrorKind::TooLarge))?;
     put_uleb_padded(&mut out, distance, width);
     out.push(encoding);
     put_uleb(&mut out, table.len() as u64);
@@ -684,10 +710,15 @@ fn choose_base(
     if highest - lowest > u64::from(u32::MAX) {
         return Err(FormatError::new(format!(
             "its landing pads {lowest:#x} and {highest:#x} are too far from each other"
-        )));
+        ))
+        .of(ErrorKind::TooLarge)
+        .at_address(lowest)
+        .values(highest - lowest, u32::MAX));
     }
     if lowest == 0 {
-        return Err(FormatError::new("a landing pad at address 0"));
+        return Err(FormatError::new("a landing pad at address 0")
+            .at_address(0)
+            .values(0u64, "an address that is not null"));
     }
     let own = lowest - 1;
     if lowest <= function {
@@ -695,7 +726,10 @@ fn choose_base(
             PadBase::Shortest => Ok(Some(own)),
             PadBase::FunctionStart => Err(FormatError::new(format!(
                 "its landing pad {lowest:#x} is not after its start, which the format needs"
-            ))),
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_address(lowest)
+            .values(lowest, function + 1)),
         };
     }
     let bytes = |base: u64| pads().map(|pad| uleb_len(pad - base)).sum::<usize>();
@@ -732,7 +766,7 @@ mod tests {
         data.extend([4, 5, 0x30, 1, 9, 3, 0, 0, 0x10, 1, 0x40, 5]);
         // Records at 0: filter 2, next at +3; at 2: filter 0; at 4: filter -1, next is the cleanup at 2.
         data.extend([2, 3, 0, 0, 0x7f, 0x7d]);
-        // The first record goes on at the one with filter 1.
+        // The first record continues at the one with filter 1.
         data[17 + 1] = 5;
         data.extend([1, 0]);
         data.resize(data.len() + (32 - data.len() % 4) % 4, 0);
@@ -819,9 +853,10 @@ mod tests {
                 PadBase::FunctionStart,
                 Numbers::Shortest,
             );
-            match pads[0] > 0 {
-                true => assert_eq!(plain.unwrap(), out),
-                false => assert!(plain.unwrap_err().what.contains("after its start")),
+            if pads[0] > 0 {
+                assert_eq!(plain.unwrap(), out)
+            } else {
+                assert!(plain.unwrap_err().what.contains("after its start"))
             }
         }
     }
@@ -987,6 +1022,10 @@ mod tests {
         let known = |name: &[u8]| personality_of(name).map(|p| (p.pad_base, p.faults));
         assert_eq!(
             known(b"__gxx_personality_v0"),
+            Some((PadBase::Shortest, false))
+        );
+        assert_eq!(
+            known(b"__gnu_objc_personality_v0"),
             Some((PadBase::Shortest, false))
         );
         assert_eq!(

@@ -38,7 +38,7 @@ use super::cfi::{Instruction, Instructions, op};
 use super::cursor::{put_uleb, uleb_len};
 use super::eh_frame::{Cie, EhFrame, Fde, NewFde, cie_pointers, entry_body, fde_head};
 use super::pointer::{self, Bases, DATAREL_SDATA4, FORMAT, OMIT, PCREL_SDATA4, UDATA4};
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 const HEADER: u64 = 12;
 const ENTRY: u64 = 8;
@@ -98,7 +98,9 @@ pub fn write_merged(
             sizes.1,
             eh_frame.len(),
             hdr.len()
-        )));
+        ))
+        .of(ErrorKind::Mismatch)
+        .values(eh_frame.len(), sizes.0));
     }
     let mut writer = Writer {
         old,
@@ -113,17 +115,17 @@ pub fn write_merged(
     }
     for (index, fde) in new.iter().enumerate() {
         writer.new_fde(fde).map_err(|e| {
-            FormatError::new(format!(
-                "the new FDE {index} for the code at {:#x}: {}",
-                fde.start, e.what
+            e.within(format_args!(
+                "the new FDE {index} for the code at {:#x}",
+                fde.start
             ))
         })?;
     }
     for fde in &old.fdes {
         writer.old_fde(fde).map_err(|e| {
-            FormatError::new(format!(
-                "the FDE at offset {:#x} of the input: {}",
-                fde.offset, e.what
+            e.within(format_args!(
+                "the FDE at offset {:#x} of the input",
+                fde.offset
             ))
         })?;
     }
@@ -133,7 +135,9 @@ pub fn write_merged(
             "the merged unwind table came out {:#x} bytes long where {:#x} were planned",
             writer.out.len(),
             eh_frame.len()
-        )));
+        ))
+        .of(ErrorKind::Mismatch)
+        .values(writer.out.len(), eh_frame.len()));
     }
     eh_frame.copy_from_slice(&writer.out);
     write_header(writer.table, eh_frame_addr, hdr_addr, hdr)
@@ -209,6 +213,9 @@ impl<'a, 'd> Writer<'a, 'd> {
                 "it uses CIE {cie}, but there are only {}",
                 self.cies.len()
             ))
+            .of(ErrorKind::OutOfBounds)
+            .at_entry(cie as u64)
+            .values(cie, self.cies.len())
         })?;
         u32::try_from(field - target)
             .map(|distance| (cie, distance.to_le_bytes()))
@@ -216,6 +223,9 @@ impl<'a, 'd> Writer<'a, 'd> {
                 FormatError::new(format!(
                     "its CIE at offset {target:#x} is more than 4 GiB before offset {field:#x}"
                 ))
+                .of(ErrorKind::TooLarge)
+                .at_offset(target as u64)
+                .values(field - target, u32::MAX)
             })
     }
 
@@ -226,7 +236,9 @@ impl<'a, 'd> Writer<'a, 'd> {
             return Err(FormatError::new(format!(
                 "{:#x} bytes of code there cannot be described",
                 fde.len
-            )));
+            ))
+            .at_address(fde.start)
+            .values(fde.len, "a length that keeps within the address space"));
         }
         let (cie, distance) = self.cie_distance(start + 4, fde.cie)?;
         let size = new_size(self.old, fde);
@@ -238,6 +250,9 @@ impl<'a, 'd> Writer<'a, 'd> {
                     "its instructions take {:#x} bytes",
                     fde.instructions.len()
                 ))
+                .of(ErrorKind::TooLarge)
+                .at_address(fde.start)
+                .values(fde.instructions.len(), u32::MAX)
             })?;
         self.out.extend(length.to_le_bytes());
         self.out.extend(distance);
@@ -280,7 +295,10 @@ impl<'a, 'd> Writer<'a, 'd> {
             return Err(FormatError::new(format!(
                 "it has an LSDA at {lsda:#x}, but its CIE (at offset {:#x} of the input) has no place for one",
                 cie.offset
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_address(fde.start)
+            .values(lsda, "no LSDA"));
         }
         self.out.extend_from_slice(&fde.instructions);
         self.out.resize(start + size as usize, op::NOP);
@@ -370,6 +388,8 @@ fn write_header(
             "{} FDEs are too many for .eh_frame_hdr",
             table.len()
         ))
+        .of(ErrorKind::TooLarge)
+        .values(table.len(), u32::MAX)
     })?;
     out.extend(count.to_le_bytes());
     for (code, fde) in table {
@@ -392,7 +412,9 @@ fn write_header(
             "the unwind search table came out {:#x} bytes long where {:#x} were planned",
             out.len(),
             hdr.len()
-        )));
+        ))
+        .of(ErrorKind::Mismatch)
+        .values(out.len(), hdr.len()));
     }
     hdr.copy_from_slice(&out);
     Ok(())

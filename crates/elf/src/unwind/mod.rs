@@ -2,7 +2,7 @@
 //!
 //! A rewriter that moves code must leave these tables true. For every instruction that it keeps, the *row* (where the
 //! caller's registers are) must not change, and the instruction must keep its *call site* (where an exception
-//! goes on) or its not having one. So the tables are taken apart into facts per address and put together again for
+//! continues) or its not having one. So the tables are taken apart into facts per address and put together again for
 //! the new order:
 //!
 //! | module | what it reads | what it writes |

@@ -23,8 +23,8 @@
 #![warn(clippy::indexing_slicing)]
 
 use super::cursor::{Cursor, MAX_LEB, put_sleb_padded, put_uleb_padded, sleb_len, uleb_len};
-use crate::FormatError;
 use crate::elf::Elf;
+use crate::{ErrorKind, FormatError};
 
 /// No value.
 pub const OMIT: u8 = 0xff;
@@ -92,7 +92,9 @@ pub(crate) fn check(encoding: u8, bases: &Bases, what: &str) -> Result<(), Forma
     let refuse = |why: &str| {
         Err(FormatError::new(format!(
             "{what} has pointer encoding {encoding:#04x}: {why}"
-        )))
+        ))
+        .of(ErrorKind::Unsupported)
+        .values(encoding, why))
     };
     if encoding == OMIT {
         return Ok(());
@@ -132,7 +134,10 @@ pub(crate) fn read_raw(
             return Err(FormatError::new(format!(
                 "{what} at {:#x} has pointer encoding {encoding:#04x}: its format is unknown",
                 cursor.addr()
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_address(cursor.addr())
+            .values(encoding, "a known format"));
         }
     })
 }
@@ -181,7 +186,10 @@ pub(crate) fn write(
     if raw == 0 {
         return Err(FormatError::new(format!(
             "{what} at {field:#x} to {target:#x} would be stored as zero, which reads as null"
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .at_address(field)
+        .values(target, "a value that is not null"));
     }
     write_raw(out, encoding, raw, len, || {
         format!("{what} at {field:#x} to {target:#x}")
@@ -211,7 +219,9 @@ pub(crate) fn write_raw(
         return Err(FormatError::new(format!(
             "{}: the value {signed:#x} does not fit pointer encoding {encoding:#04x}",
             what()
-        )));
+        ))
+        .of(ErrorKind::TooLarge)
+        .values(signed, encoding));
     }
     match encoding & FORMAT {
         0x01 => put_uleb_padded(out, raw, len),

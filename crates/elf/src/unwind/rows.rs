@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 
 use super::cfi::{Instruction, Instructions};
 use super::eh_frame::{Cie, Fde};
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 pub use super::encoder::encode;
 
@@ -210,6 +210,8 @@ fn apply<'d>(
                 FormatError::new(format!(
                     "DW_CFA_def_cfa_register at {addr:#x} goes with an offset that was never defined"
                 ))
+                .of(ErrorKind::Missing)
+                .at_address(addr)
             })?;
             row.cfa = CfaRule::Offset { register, offset };
         }
@@ -225,7 +227,10 @@ fn apply<'d>(
                 return Err(FormatError::new(format!(
                     "the call frame instruction at {addr:#x} makes {} register rules in one row, more than {MAX_RULES}",
                     row.registers.len()
-                )));
+                ))
+                .of(ErrorKind::TooLarge)
+                .at_address(addr)
+                .values(row.registers.len(), MAX_RULES));
             }
         }
         Instruction::ArgsSize(size) => row.args_size = size,
@@ -259,7 +264,8 @@ pub fn initial_row<'d>(cie: &Cie<'d>) -> Result<Row<'d>, FormatError> {
                 return Err(FormatError::new(format!(
                     "the call frame instruction at {addr:#x} has no meaning in a CIE (at offset {:#x})",
                     cie.offset
-                )));
+                ))
+                .at_address(addr));
             }
             Some(instruction) => apply(&mut state, instruction, addr)?,
         }
@@ -306,7 +312,10 @@ pub fn visit_rows<'d>(
                 if remembered.len() >= MAX_REMEMBERED {
                     return Err(FormatError::new(format!(
                         "DW_CFA_remember_state at {addr:#x} is nested more than {MAX_REMEMBERED} deep"
-                    )));
+                    ))
+                    .of(ErrorKind::TooLarge)
+                    .at_address(addr)
+                    .values(remembered.len() + 1, MAX_REMEMBERED));
                 }
                 remembered.push(state.clone());
                 continue;
@@ -315,7 +324,9 @@ pub fn visit_rows<'d>(
                 let Some(old) = remembered.pop() else {
                     return Err(FormatError::new(format!(
                         "DW_CFA_restore_state at {addr:#x} has no DW_CFA_remember_state before it"
-                    )));
+                    ))
+                    .of(ErrorKind::Missing)
+                    .at_address(addr));
                 };
                 let args_size = state.row.args_size;
                 state = old;
@@ -336,7 +347,10 @@ pub fn visit_rows<'d>(
                     "the call frame instruction at {addr:#x} goes from offset {loc:#x} to a place outside the FDE's code \
                      ({:#x}, {:#x} bytes)",
                     fde.start, fde.len
-                )));
+                ))
+                .of(ErrorKind::OutOfBounds)
+                .at_address(addr)
+                .values(loc, fde.len));
             }
         };
         if next > loc {
@@ -379,6 +393,8 @@ pub fn rows_from<'d>(
                 fde.instructions.len(),
                 fde.instructions_addr()
             ))
+            .of(ErrorKind::TooLarge)
+            .at_address(fde.instructions_addr())
         })?;
         rows.push((offset, row.clone()));
         Ok(())

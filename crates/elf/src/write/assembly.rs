@@ -17,10 +17,10 @@ use super::sections::{Indexes, SectionTable};
 use super::segments::{self, NewSegment, Place, Wanted};
 use super::symbols::SymbolPlan;
 use super::{New, NewKind, SymbolEdit, TableGrowth, WriteError, WriteSummary, Writer};
-use crate::FormatError;
 use crate::addr::{InputAddr, InputOffset, OutputAddr, OutputOffset};
 use crate::elf::{Elf, SymbolTable};
 use crate::raw::{self, Ehdr, Phdr};
+use crate::{ErrorKind, FormatError};
 
 /// Writes what a [`Writer`] has collected.
 pub(super) fn write(
@@ -92,7 +92,10 @@ pub(super) fn write(
         let what = format!(
             "a patch is in the file's bytes {from:#x} to {to:#x}, which hold headers that are rewritten"
         );
-        return Err(FormatError::new(what).into());
+        return Err(FormatError::new(what)
+            .of(ErrorKind::Order)
+            .at_offset(from)
+            .into());
     }
 
     let mut output = Output::default();
@@ -156,7 +159,10 @@ fn in_order(
     if let Some((index, _)) = edits.last().filter(|e| e.0 as usize >= count) {
         return Err(FormatError::new(format!(
             "symbol {index} was to be changed; the table ({table:?}) has {count}"
-        )));
+        ))
+        .of(ErrorKind::OutOfBounds)
+        .at_entry((*index).into())
+        .values(*index, count));
     }
     Ok(edits)
 }
@@ -174,7 +180,9 @@ fn symtab<'a>(
         return Err(FormatError::new(format!(
             "the symbol table {} is loaded (sh_flags {:#x}), so it cannot grow",
             section.name, section.flags
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .values(section.flags, "a table that is not loaded"));
     }
     let contents = |s: &crate::elf::Section<'a>| w.elf.section_data(s);
     let names = w.elf.sections.get(section.link as usize);
@@ -182,7 +190,9 @@ fn symtab<'a>(
         return Err(FormatError::new(format!(
             "the names of symbols are in {}, which is loaded and so cannot grow",
             names.name
-        )));
+        ))
+        .of(ErrorKind::Unsupported)
+        .values(names.flags, "names that are not loaded"));
     }
     let names = names.map(contents).unwrap_or_default();
     let extended = indexes
@@ -220,7 +230,9 @@ fn patch_dynamic_section(w: &Writer<'_>, patches: &mut Patches) -> Result<(), Fo
         Some(offset) => patches.add(InputOffset::new(offset), &value.to_le_bytes()),
         None => Err(FormatError::new(format!(
             "entry {index} of the dynamic section is not in the file"
-        ))),
+        ))
+        .of(ErrorKind::OutOfBounds)
+        .at_entry(index as u64)),
     };
     for (index, value) in &w.dynamic {
         patch(*index, *value)?;
@@ -263,7 +275,9 @@ fn patch_dynamic_symbols(
             None => Ok(()),
             Some((index, _)) => Err(FormatError::new(format!(
                 "dynamic symbol {index} was to be changed, but its table is not loaded"
-            ))),
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_entry((*index).into())),
         };
     };
     let size = elf.symbols(SymbolTable::Dynamic).len() as u64 * raw::SYM;
@@ -568,7 +582,9 @@ fn file_header(
         _ => {
             return Err(FormatError::new(format!(
                 "{segments} program headers need a section header for their number, but the file has none"
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .values(segments, raw::PN_XNUM));
         }
     };
     let small = |n: u32, else_: u32| {

@@ -4,8 +4,8 @@
 //! what they weigh. They are sorted and merged once, when the file is written; that is also when overlapping patches
 //! are found to agree or not.
 
-use crate::FormatError;
 use crate::addr::{InputAddr, InputOffset};
+use crate::{ErrorKind, FormatError};
 
 #[derive(Clone, Copy, Debug)]
 struct Patch {
@@ -29,7 +29,10 @@ impl Patches {
         else {
             return Err(FormatError::new(format!(
                 "the patches of the file exceed 4 GiB at offset {offset:#x}"
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .at_offset(offset.get())
+            .values(self.bytes.len(), u32::MAX));
         };
         if len > 0 {
             self.list.push(Patch {
@@ -77,7 +80,10 @@ impl Patches {
                 return Err(FormatError::new(format!(
                     "two patches disagree about the byte at {place}: {:#04x} and {:#04x}",
                     before[i], bytes[i]
-                )));
+                ))
+                .of(ErrorKind::Mismatch)
+                .at_offset(at.get())
+                .values(bytes[i], before[i]));
             }
             run.len += (bytes.len() - common) as u64;
             merged.bytes.extend_from_slice(&bytes[common..]);

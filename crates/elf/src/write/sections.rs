@@ -20,10 +20,10 @@ use super::output::{Output, Source};
 use super::room::Room;
 use super::symbols::SymbolPlan;
 use super::{New, NewId, NewKind, Writer};
-use crate::FormatError;
 use crate::addr::{InputOffset, OutputOffset};
 use crate::elf::{Elf, Section};
 use crate::raw::{self, Shdr};
+use crate::{ErrorKind, FormatError};
 
 /// From the input's section indexes and new sections to the output's indexes.
 #[derive(Debug, Default)]
@@ -88,9 +88,10 @@ impl Indexes {
         let in_front = |n: &New| {
             let before = |s: &Section<'_>| s.is_alloc() && s.addr > 0 && s.addr < n.addr.get();
             let old = elf.sections.get(..behind).unwrap_or_default();
-            match n.in_hole {
-                true => old.iter().rposition(before).unwrap_or(0) + 1,
-                false => behind,
+            if n.in_hole {
+                old.iter().rposition(before).unwrap_or(0) + 1
+            } else {
+                behind
             }
         };
         let address = |n: &New| match n.kind {
@@ -402,7 +403,9 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 return Err(FormatError::new(format!(
                     "the sections' names (section {}) are absent, no string table, or loaded, so that the name {name} cannot be added",
                     elf.names_index
-                )));
+                ))
+                .of(ErrorKind::Missing)
+                .at_entry(elf.names_index.into()));
             }
         };
         // One section may hold the names of symbols too; those come first.
@@ -421,6 +424,8 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 FormatError::new(format!(
                     "the names of sections begin to exceed 4 GiB with {name}"
                 ))
+                .of(ErrorKind::TooLarge)
+                .at_offset(table.offset)
             })?;
         self.names.extend(name.bytes().filter(|b| *b != 0));
         self.names.push(0);
@@ -469,7 +474,10 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                     b.offset + b.size,
                     s.offset,
                     s.offset + s.size
-                )));
+                ))
+                .of(ErrorKind::Order)
+                .at_offset(s.offset)
+                .values(s.offset, b.offset + b.size));
             }
             if s.size > 0 {
                 before = Some(s);

@@ -14,8 +14,8 @@
 use super::room::Block;
 use super::sections::Indexes;
 use super::{InSection, NewSymbol, SymbolEdit};
-use crate::FormatError;
 use crate::raw::{self, Sym};
+use crate::{ErrorKind, FormatError};
 
 /// What becomes of a symbol table.
 pub(super) struct SymbolPlan<'a> {
@@ -55,13 +55,17 @@ impl<'a> SymbolPlan<'a> {
         if u64::from(first_global) > count {
             return Err(FormatError::new(format!(
                 "sh_info of the symbol table is {first_global}, but it has {count} symbols"
-            )));
+            ))
+            .of(ErrorKind::Mismatch)
+            .values(first_global, count));
         }
         let total = count + new.len() as u64;
         if total > u32::MAX.into() {
             return Err(FormatError::new(format!(
                 "the symbol table would have {total} symbols; at most 4294967295 are possible"
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .values(total, u32::MAX));
         }
         let mut text = Vec::new();
         // A string table ends with a zero byte; one that does not would run into the first new name.
@@ -75,6 +79,8 @@ impl<'a> SymbolPlan<'a> {
                 FormatError::new(format!(
                     "the names of symbols would take {at} bytes; 4 GiB can be addressed"
                 ))
+                .of(ErrorKind::TooLarge)
+                .values(at, u32::MAX)
             })?;
             text.extend(s.name.iter().copied().filter(|b| *b != 0));
             text.push(0);

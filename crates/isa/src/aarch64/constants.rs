@@ -69,9 +69,10 @@ impl Load {
         all.get_mut(..self.len as usize)?.copy_from_slice(memory);
         let unused = 64 - 8 * self.len as u32;
         let value = u64::from_le_bytes(all) << unused;
-        let value = match self.signed {
-            true => (value as i64 >> unused) as u64,
-            false => value >> unused,
+        let value = if self.signed {
+            (value as i64 >> unused) as u64
+        } else {
+            value >> unused
         };
         Some(if self.wide {
             value

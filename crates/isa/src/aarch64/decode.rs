@@ -160,7 +160,7 @@ fn memory(word: u32, addr: u64, insn: &mut Insn) {
     }
     // Load and store exclusive: `o2` is clear, and so is the sign of `casp`.
     if word & 0x3f80_0000 == 0x0800_0000 && (word & 0x0020_0000 == 0 || word >> 31 == 1)
-        || word & 0x3f00_0000 == 0x0900_0000
+        || word & 0x3f80_0000 == 0x0900_0000
     {
         let load = word & 0x0040_0000 != 0;
         insn.traits.exclusive_load = load;
@@ -223,7 +223,7 @@ fn branch_or_system(word: u32, addr: u64, insn: &mut Insn) -> Option<()> {
             match word >> 5 & 0x7f {
                 0 => insn.traits.nop = true,
                 32 | 34 | 36 | 38 => insn.traits.landing_pad = true,
-                // `pacm`, and the hints that stand for `paciasppc` and its like.
+                // `pacm`, and the hints that represent `paciasppc` and its like.
                 39 => return None,
                 _ => {}
             }

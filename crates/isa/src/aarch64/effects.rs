@@ -34,13 +34,16 @@ pub fn touches(bytes: &[u8]) -> Memory {
     };
     match field(29, 28) {
         // Structures of vectors (V set), exclusive and ordered ones; compare-and-swap does both.
-        0 if !bit(26) => match bit(23) && bit(21) || !bit(23) && bit(21) && !bit(31) {
-            true => Memory {
-                loads: true,
-                stores: true,
-            },
-            false => one(bit(22)),
-        },
+        0 if !bit(26) => {
+            if bit(23) && bit(21) || !bit(23) && bit(21) && !bit(31) {
+                Memory {
+                    loads: true,
+                    stores: true,
+                }
+            } else {
+                one(bit(22))
+            }
+        }
         0 => one(bit(22)),
         // Literals; `opc` 3 only prefetches. Unscaled ones with order (`ldapur`, `stlur`) share the class.
         1 if !bit(24) => Memory {

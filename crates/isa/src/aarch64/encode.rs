@@ -45,10 +45,6 @@ pub fn adr(d: u32) -> u32 {
 pub fn add_imm(d: u32, n: u32, value: u32) -> u32 {
     0x9100_0000 | unsigned(value, 0) | n << 5 | d
 }
-/// `add d, n, #value, lsl #12`
-pub fn add_imm_high(d: u32, n: u32, value: u32) -> u32 {
-    0x9140_0000 | unsigned(value, 0) | n << 5 | d
-}
 /// `sub d, n, #value`
 pub fn sub_imm(d: u32, n: u32, value: u32) -> u32 {
     0xd100_0000 | unsigned(value, 0) | n << 5 | d
@@ -104,10 +100,6 @@ pub fn orr(d: u32, n: u32, m: u32) -> u32 {
 /// `and d, n, m`
 pub fn and(d: u32, n: u32, m: u32) -> u32 {
     0x8a00_0000 | m << 16 | n << 5 | d
-}
-/// `bic d, n, m`
-pub fn bic(d: u32, n: u32, m: u32) -> u32 {
-    0x8a20_0000 | m << 16 | n << 5 | d
 }
 /// `lsr d, n, #shift`
 pub fn lsr(d: u32, n: u32, shift: u32) -> u32 {
@@ -247,10 +239,6 @@ pub fn stxr(s: u32, t: u32, n: u32) -> u32 {
 pub fn stlxr(s: u32, t: u32, n: u32) -> u32 {
     0xc800_fc00 | s << 16 | n << 5 | t
 }
-/// `stlr t, [n]`
-pub fn stlr(t: u32, n: u32) -> u32 {
-    0xc89f_fc00 | n << 5 | t
-}
 /// `stadd t, [n]` (large system extensions)
 pub fn stadd(t: u32, n: u32) -> u32 {
     0xf820_001f | t << 16 | n << 5
@@ -305,12 +293,6 @@ pub mod cond {
     pub const HS: u32 = 2;
     /// unsigned lower
     pub const LO: u32 = 3;
-    /// negative
-    pub const MI: u32 = 4;
-    /// positive or zero
-    pub const PL: u32 = 5;
-    /// unsigned higher
-    pub const HI: u32 = 8;
     /// signed less or equal
     pub const LE: u32 = 13;
 }

@@ -8,7 +8,7 @@
 //! | done if that worked | `cbz x0` |
 //! | else whenever the system comes to it | `adrp x0, start; movz x2, MADV_HUGEPAGE; svc` |
 //! | restore | `ldp x2, x8, [sp, #16]; ldp x0, x1, [sp], #32` |
-//! | go on | `b next`, or `ret` |
+//! | continue | `b next`, or `ret` |
 //!
 //! A system call preserves all registers but `x0`. The start is at the beginning of a page.
 

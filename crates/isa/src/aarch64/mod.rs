@@ -44,20 +44,20 @@
 //! the *old* anchor (`adr` becomes `adrp` and `add`, as the old text may be out of its reach), the table is
 //! read where it is, and the `br` arrives at the old block, whose first instruction (after `bti`, if there is
 //! one) has become a `b` to the new block. A target too many or too few in the reconstruction does no harm:
-//! every instruction of the old body goes on doing what it did. Tables of words relative to the table itself
+//! every instruction of the old body continues doing what it did. Tables of words relative to the table itself
 //! (`.word L - table`, relocations kept by the linker) are rewritten in place as on x86-64.
 
-pub mod branch;
+mod branch;
 mod constants;
-pub mod counter;
-pub mod coverage;
-pub mod decode;
-pub mod effects;
-pub mod encode;
+mod counter;
+mod coverage;
+mod decode;
+mod effects;
+mod encode;
 mod huge;
-pub mod runtime;
-pub mod site;
-pub mod table;
+mod runtime;
+mod site;
+mod table;
 pub mod text;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
@@ -293,6 +293,9 @@ impl Covers for AArch64 {
     const FRONT: Option<u64> = None;
     const CHANGES_POINTERS: bool = false;
     const WHOLE_ENTRIES: bool = true;
+
+    /// mov x8, #139; svc #0
+    const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
     const NEAR: Option<u64> = Some(1 << 20);
 

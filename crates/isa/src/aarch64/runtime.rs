@@ -1,6 +1,6 @@
 //! The start-up routine of an instrumented program, for Linux.
 //!
-//! What it does, in which order and why is told in [`x86_64::runtime`](crate::x86_64::runtime); this one does
+//! What it does, in which order and why is described in [`x86_64::runtime`](crate::x86_64::runtime); this one does
 //! the same. What differs:
 //!
 //! * Pages may have 4, 16 or 64 KiB, and a file is mapped at multiples of them, so the counters are at 64 KiB
@@ -212,7 +212,7 @@ impl Routine<'_> {
         a.put(&[encode::str_reg(BIAS, 9, BIAS)]);
     }
 
-    /// Returns where the jump is that goes on, and where to.
+    /// Returns where the jump is that continues, and where to.
     fn leave(&mut self) -> Option<(usize, u64)> {
         let next = match self.config.entry {
             RuntimeEntry::Program { next } => Some(next),

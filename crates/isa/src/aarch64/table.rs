@@ -9,8 +9,8 @@
 //! | anything else | unknown |
 //!
 //! T is known where `adrp` and `add`, or `adr`, form it in sight. gcc hoists that out of loops; then the
-//! shape names the register, and the caller looks for who forms an address in it anywhere in the function
-//! ([`formed`]).
+//! shape names the register, and the caller looks for the instruction that forms an address in it anywhere in the
+//! function ([`formed`]).
 //!
 //! The number of entries is read off the bound check, `cmp w0,#N` and `b.hi` before the jump, if that is in
 //! sight and about the same register.

@@ -284,12 +284,13 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         0x70..=0x7f | 0xeb | 0xe8 | 0xe9 | 0x180..=0x18f => {
             let short = matches!(shape.opcode, 0x70..=0x7f | 0xeb);
             let at = usize::from(shape.imm);
-            let (kind, displacement) = match short {
-                true => (FixupKind::Rel8 { trail: 0 }, i64::from(bytes[at] as i8)),
-                false => (
+            let (kind, displacement) = if short {
+                (FixupKind::Rel8 { trail: 0 }, i64::from(bytes[at] as i8))
+            } else {
+                (
                     FixupKind::Rel32 { trail: 0 },
                     i64::from(i32::from_le_bytes(*bytes[at..].first_chunk()?)),
-                ),
+                )
             };
             let target = insn.end().wrapping_add_signed(displacement);
             insn.field = Some(PcField {
@@ -451,9 +452,10 @@ pub fn effects(bytes: &[u8]) -> Option<Effects> {
     };
     sum.address();
     // REX.W outdoes `66`.
-    let wide = match shape.prefix == 0x66 && shape.rex & 8 == 0 {
-        true => Part,
-        false => Whole,
+    let wide = if shape.prefix == 0x66 && shape.rex & 8 == 0 {
+        Part
+    } else {
+        Whole
     };
     let either = if shape.opcode & 1 == 0 { Byte } else { wide };
     let low = shape.opcode as u8;

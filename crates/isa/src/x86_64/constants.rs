@@ -7,7 +7,7 @@
 //! | | `mov r64, imm32` | it is a number of 32 bits with its sign |
 //! | `add`, `or`, `adc`, `sbb`, `and`, `sub`, `xor`, `cmp` `r, [m]` | the same with `imm8` or `imm32` | likewise |
 //!
-//! None is longer than what it stands for. Only operands relative to the program counter, and no prefix but REX.
+//! None is longer than what it represents. Only operands relative to the program counter, and no prefix but REX.
 
 use crate::{Code, Decode, Flow, Insn};
 
@@ -62,9 +62,10 @@ impl Load {
         all.get_mut(..len as usize)?.copy_from_slice(memory);
         let unsigned = u64::from_le_bytes(all);
         let unused = 64 - 8 * len as u32;
-        let value = match signed {
-            true => ((unsigned << unused) as i64 >> unused) as u64,
-            false => unsigned,
+        let value = if signed {
+            ((unsigned << unused) as i64 >> unused) as u64
+        } else {
+            unsigned
         };
         Some(if self.wide {
             value
@@ -77,9 +78,10 @@ impl Load {
     fn with(&self, value: u64) -> Option<Vec<u8>> {
         let low = self.register & 7;
         let extended = u8::from(self.register > 7);
-        let signed = match self.wide {
-            true => i32::try_from(value as i64).ok(),
-            false => Some(value as u32 as i32),
+        let signed = if self.wide {
+            i32::try_from(value as i64).ok()
+        } else {
+            Some(value as u32 as i32)
         };
         let mut out = Vec::new();
         if self.opcode == 0x8b {
@@ -145,7 +147,7 @@ pub fn fold<'c, T>(
 mod tests {
     use super::*;
 
-    /// The instruction with an immediate that stands for one whose operand is at the end of it.
+    /// The instruction with an immediate that represents one whose operand is at the end of it.
     fn folded(original: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let mut out = None;
         let code = |addr: u64, len: u64| {

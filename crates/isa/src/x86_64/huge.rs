@@ -8,7 +8,7 @@
 //! | done if that worked | `test eax, eax; je` |
 //! | else whenever the system comes to it | `mov edx, MADV_HUGEPAGE; mov eax, madvise; syscall` |
 //! | restore | `pop r11, rcx, rax, rdx, rsi, rdi` |
-//! | go on | `jmp next`, or `ret` |
+//! | continue | `jmp next`, or `ret` |
 //!
 //! Flags hold nothing where a program or a function begins.
 

@@ -34,21 +34,21 @@
 //!
 //! Vector, x87 and mask registers are not modelled, and nothing that is emitted here touches them.
 
-pub mod branch;
+mod branch;
 mod common;
 mod constants;
-pub mod counter;
-pub mod coverage;
-pub mod decode;
-pub mod effects;
+mod counter;
+mod coverage;
+mod decode;
+mod effects;
 mod huge;
-pub mod mnemonic;
-pub mod places;
+mod mnemonic;
+mod places;
 mod promote;
-pub mod runtime;
+pub(crate) mod runtime;
 pub mod site;
 mod stack;
-pub mod table;
+mod table;
 pub mod text;
 pub mod threads;
 
@@ -150,9 +150,10 @@ impl Decode for X86_64 {
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
         let first = Self::decode(bytes, addr)?;
-        let jump = match first.traits.landing_pad {
-            true => Self::decode(bytes.get(usize::from(first.len)..)?, first.end())?,
-            false => first,
+        let jump = if first.traits.landing_pad {
+            Self::decode(bytes.get(usize::from(first.len)..)?, first.end())?
+        } else {
+            first
         };
         let is_jump = jump.flow == crate::Flow::IndirectJump;
         jump.slot().filter(|_| is_jump)
@@ -331,6 +332,9 @@ impl Covers for X86_64 {
     const FRONT: Option<u64> = Some(coverage::STORE);
     const CHANGES_POINTERS: bool = true;
     const WHOLE_ENTRIES: bool = false;
+
+    /// mov $15, %rax; syscall
+    const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
 
     const NEAR: Option<u64> = None;
 

@@ -10,7 +10,7 @@
 //! | compare | `cmp REG, F`, or `cmp r11, F` | `lea r11, [F]; cmp REG, r11`, or `cmp [rsp-8], r11` |
 //! | then | `jne next; call F; jmp end` | the same |
 //!
-//! After the last one stands the call that was there, or `call r11` or `call [rsp-8]` if its operand was read. The word
+//! After the last one is the call that was there, or `call r11` or `call [rsp-8]` if its operand was read. The word
 //! under the stack pointer is that of the return address, which every call overwrites; nothing below the stack pointer
 //! holds anything then. `r11` passes nothing at calls (see [`super::site`]), nor do the flags.
 

@@ -20,9 +20,9 @@
 //! 7. Map the first page. Write the header if it has none, else compare.
 //! 8. Add what has been counted so far to the file.
 //! 9. Map the file over the counters.
-//! 10. Unmap and close what is left, restore, and go on.
+//! 10. Unmap and close what is left, restore, and continue.
 //!
-//! A failure is one line on the standard error output, and the program goes on with the private counters that it has.
+//! A failure is one line on the standard error output, and the program continues with the private counters that it has.
 //!
 //! # Several processes, one file
 //!
@@ -39,7 +39,7 @@
 //! * *Counters.* Steps 8 and 9 use locked additions, so nothing that others count meanwhile is lost. What is
 //!   counted in this process between 8 and 9 would be; but initialisers run on one thread, and nothing of
 //!   this program or library runs before its start-up except resolvers of indirect functions and functions
-//!   that stand in for another library's, which are over by then.
+//!   that replace another library's, which are over by then.
 //! * *Site tables.* In a program that is not position-independent the bias is 0, so the recorders are right
 //!   before it has been stored, and targets may have been recorded. They are merged entry by entry with the
 //!   rule of the recorders: take the entry that has the target, or claim the first empty one, or else count
@@ -156,7 +156,7 @@ struct Routine<'a> {
     start: CodeLabel,
     subroutines: Subroutines,
     failures: Failures,
-    /// What goes after the code: bytes, and the label that stands for their address.
+    /// What goes after the code: bytes, and the label that represents their address.
     data: Vec<(CodeLabel, Vec<u8>)>,
 }
 
@@ -278,7 +278,7 @@ pub(crate) fn check(config: &RuntimeConfig<'_>, unit: u64) -> Result<(), Runtime
     Ok(())
 }
 
-/// Where it goes on must be in reach.
+/// Where it continues must be in reach.
 fn check_reach(config: &RuntimeConfig<'_>) -> Result<(), RuntimeError> {
     if let Some(next) = next(config) {
         // The jump there is somewhere in the routine; if both ends reach, so does it. The routine has a few KiB beside
@@ -291,7 +291,7 @@ fn check_reach(config: &RuntimeConfig<'_>) -> Result<(), RuntimeError> {
     Ok(())
 }
 
-/// Where it goes on, if it does not return.
+/// Where it continues, if it does not return.
 fn next(config: &RuntimeConfig<'_>) -> Option<u64> {
     match config.entry {
         RuntimeEntry::Program { next } => Some(next),

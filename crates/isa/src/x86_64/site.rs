@@ -58,7 +58,7 @@
 //! call: `r11` is scratch for procedure linkage. (LLVM's `preserve_none` passes an eleventh integer argument
 //! in it.) On the fast path no stack is used. On a miss 48 bytes are used under the stack pointer of the
 //! call; there is no red zone at a call, and none at a tail jump either, where the frame has been given up.
-//! The canonical frame address is `rsp + 8` in the whole fast path, for who describes it to unwinders.
+//! The canonical frame address is `rsp + 8` in the whole fast path: what its unwind information says.
 //!
 //! # Branch tracking
 //!

@@ -156,11 +156,12 @@ impl Memo {
             instruction.op0_kind(),
             OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16
         );
-        let own = match branch {
-            true => decoder
+        let own = if branch {
+            decoder
                 .get_constant_offsets(&instruction)
-                .immediate_offset(),
-            false => len,
+                .immediate_offset()
+        } else {
+            len
         };
         let mut padded = [0; 16];
         padded[..own].copy_from_slice(bytes.get(..own)?);
@@ -258,7 +259,7 @@ impl Text {
                 && instruction.op_count() == 3
                 && operands.split(", ").count() == 2
             {
-                // Multiplication in place, where one register stands for two.
+                // Multiplication in place, where one register represents two.
                 let twice = operands
                     .split_once(", ")
                     .map_or("", |(_, register)| register);
@@ -291,7 +292,7 @@ fn writes_through_rdi(kind: OpKind) -> bool {
     )
 }
 
-/// Whether an instruction is a shift or rotation whose opcode stands for a count of one.
+/// Whether an instruction is a shift or rotation whose opcode represents a count of one.
 fn is_shift_by_one(instruction: &Instruction) -> bool {
     use Code::*;
     matches!(
@@ -338,9 +339,10 @@ fn att_mnemonic<'m>(mnemonic: &'m str, instruction: &Instruction) -> &'m str {
         OpKind::NearBranch64 | OpKind::NearBranch32 | OpKind::NearBranch16
     );
     let condition =
-        match instruction.condition_code() != ConditionCode::None && mnemonic.starts_with("set") {
-            true => mnemonic.strip_suffix('b').filter(|rest| *rest != "set"),
-            false => None,
+        if instruction.condition_code() != ConditionCode::None && mnemonic.starts_with("set") {
+            mnemonic.strip_suffix('b').filter(|rest| *rest != "set")
+        } else {
+            None
         };
     // `setb` is a condition of one letter, `setbb` the same with its size.
     let condition =

@@ -3,9 +3,9 @@
 //! | address in the program | what |
 //! |---|---|
 //! | 0 | file and program headers |
-//! | [`ENTRY`] | first instruction: code of the test, which goes on to the routine |
+//! | [`ENTRY`] | first instruction: code of the test, which continues to the routine |
 //! | [`ROUTINE`] | the routine under test |
-//! | [`BODY`] | where it goes on: code of the test |
+//! | [`BODY`] | where it continues: code of the test |
 //! | [`DYNAMIC`] | dynamic section of a shared library, writable |
 //! | [`SCRATCH`] | zeros, writable; the first word receives the load bias |
 //! | [`COUNTERS`] | zeros, writable: the counters |
@@ -53,7 +53,7 @@ pub struct Program<'a> {
     pub sites_offset: u64,
     /// The routine as an initialiser that is called, rather than what the program starts with.
     pub called: bool,
-    /// Where it goes on, from the start of the program; [`None`]: it returns.
+    /// Where it continues, from the start of the program; [`None`]: it returns.
     pub next: Option<u64>,
     pub entry: Assemble<'a>,
     pub body: Assemble<'a>,

@@ -564,7 +564,7 @@ impl<'a> Merger<'a> {
 
     /// Joins chains where control may go from the end of one to the start of another, though it was
     /// not seen to. The chains that are left are cold or strangers: what falls through in the order
-    /// that came in goes on doing so, then any other edge may.
+    /// that came in continues doing so, then any other edge may.
     fn merge_by_control_flow(&mut self) {
         let graph = self.graph;
         for &(from, to) in graph

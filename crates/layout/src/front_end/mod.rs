@@ -26,14 +26,14 @@
 //!    ([`caches`]: 32 KiB, 8 ways, lines of 64 bytes, least recently used) and a translation buffer of 64 pages.
 //!
 //! Code outside of the program (libraries) is in the cache too, and its addresses are not known. A call out of the
-//! program touches a line of a set drawn by chance, another in each stretch of the walk: that takes room from all
+//! program touches a line of a set drawn by chance, another in each stretch of the walk: that takes space from all
 //! layouts alike.
 //!
 //! # What comes out
 //!
 //! Misses of the walk, scaled to as many blocks as ran, and at least one for each line that any executed code is in.
 //! The first part is what long runs pay, the second what short ones do. How well it ranks layouts against cachegrind is
-//! measured by `cargo xtask bench frontend` and stands in `bench/frontend.md`.
+//! measured by `cargo xtask bench frontend` and is in `bench/frontend.md`.
 
 mod caches;
 mod graph;

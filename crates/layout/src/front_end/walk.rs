@@ -61,7 +61,7 @@ impl Estimate {
     /// One number to compare layouts by, in misses of the instruction cache.
     ///
     /// A miss of the translation buffer costs about as much as one of the cache that the second level answers, and
-    /// what is modelled here has no second level behind it: it decides between layouts that are otherwise alike.
+    /// what is modelled here has no second level after it: it decides between layouts that are otherwise alike.
     pub fn cost(&self) -> f64 {
         self.misses + self.lines as f64 + 0.25 * self.translation_misses
     }
@@ -84,7 +84,7 @@ pub struct Trace {
     steps: Vec<u32>,
     /// Steps of a stretch.
     stretch: usize,
-    /// How many steps of the run one of the walk stands for.
+    /// How many steps of the run one of the walk represents.
     scale: f64,
     /// Blocks that ran.
     ran: Vec<u32>,
@@ -106,7 +106,7 @@ struct Walker<'g> {
     callers: Vec<Vec<Caller>>,
     /// Functions that were entered by no call of the graph, with sums of how often.
     from_outside: Vec<(u32, u64)>,
-    /// Calls that wait: the block, and the site after which it goes on.
+    /// Calls that wait: the block, and the site after which it continues.
     stack: Vec<(u32, u32)>,
 }
 
@@ -214,9 +214,10 @@ impl<'g> Walker<'g> {
             match (first, calls.tail) {
                 (None, tail) => {
                     out.push(OUTSIDE | outside);
-                    return match tail {
-                        true => self.return_from(block),
-                        false => Some((block, site + 1)),
+                    return if tail {
+                        self.return_from(block)
+                    } else {
+                        Some((block, site + 1))
                     };
                 }
                 (Some(_), true) => {}

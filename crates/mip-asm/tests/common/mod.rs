@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use postlink_mip::merge::{self, Options};
 use postlink_mip::{Profile, create};
-use postlink_mip_asm::command::Flags;
+use postlink_mip_asm::Flags;
 use postlink_mip_asm::driver::{self, Outcome};
 use postlink_profile::Weighted;
 use tempfile::TempDir;
@@ -21,7 +21,7 @@ pub fn programs() -> PathBuf {
 
 /// Whether a tool is there; if not, says loudly what is not tested.
 pub fn have(tool: &str, what: &str) -> bool {
-    let there = postlink_mip_asm::runtime::find_program(OsStr::new(tool)).is_some();
+    let there = postlink_mip_asm::find_program(OsStr::new(tool)).is_some();
     if !there {
         eprintln!("SKIPPED: {tool} is not installed: {what} is not tested");
     }
@@ -40,7 +40,7 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Runs the driver; `@` at the start of a word stands for the folder of programs, `@@` for `@`, `%/` for this one.
+    /// Runs the driver; `@` at the start of a word represents the folder of programs, `@@` for `@`, `%/` for this one.
     pub fn cc(&self, command: &str) -> Outcome {
         self.try_cc(command)
             .unwrap_or_else(|error| panic!("{command}: {error}"))

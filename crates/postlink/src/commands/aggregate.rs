@@ -5,9 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::{self as aggregate, Aggregated};
+use postlink_aggregate::{self as aggregate, Aggregated, Binary, Quality};
 use postlink_profile::samples::Options;
 use postlink_profile::{any, bolt_yaml, fdata};
 
@@ -72,7 +70,7 @@ pub struct Aggregate {
     pub all_memory: bool,
     /// Count what perf2bolt counts, no less and no more
     ///
-    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that go on from
+    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that continue from
     /// one part of an optimised binary to the one after it. It counts the newest branch of every sample,
     /// though what was executed after it is not known: code that is reached by branches then counts for more
     /// than code that is reached by falling through.

@@ -217,6 +217,8 @@ struct AllJson {
 
 impl Dump {
     fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("bat dump");
+        watched.phases.begin("read");
         let input = Input::open(&self.binary)?;
         let elf = input.elf()?;
         let tables = Tables::load(ui, &self.binary, &elf)?;
@@ -248,6 +250,7 @@ impl Dump {
                 self.binary.display()
             );
         }
+        watched.printing();
         let mut out = BufWriter::new(std::io::stdout().lock());
         if self.json {
             let all = AllJson {
@@ -310,6 +313,7 @@ impl Dump {
             }
         }
         out.flush()?;
+        watched.finish();
         let size = elf.section(SECTION).map_or(0, |(_, s)| s.size);
         ui.say(format_args!(
             "{}: {} functions, {} split-off parts, {} entries in {}",

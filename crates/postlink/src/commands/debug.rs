@@ -78,13 +78,12 @@ impl Debug {
         let written = made.image.write_to(&mut out).and_then(|()| out.flush());
         written.with_context(|| self.output.display().to_string())?;
         drop(out);
-        let certificate = match self.no_verify {
-            true => None,
-            false => {
-                watched.phases.begin("check");
-                let new = Input::open(&file)?;
-                Some(self.check(&input, &optimized, &debug, &new)?)
-            }
+        let certificate = if self.no_verify {
+            None
+        } else {
+            watched.phases.begin("check");
+            let new = Input::open(&file)?;
+            Some(self.check(&input, &optimized, &debug, &new)?)
         };
         watched.finish();
         put_in_place(file, &self.output)?;
@@ -175,15 +174,16 @@ fn find(program: &Path, elf: &Elf<'_>) -> Result<PathBuf> {
         return Ok(path.clone());
     }
     let list: Vec<String> = tried.iter().map(|p| p.display().to_string()).collect();
-    match list.is_empty() {
-        true => bail!(
+    if list.is_empty() {
+        bail!(
             "{}: has neither a build-id nor a .gnu_debuglink, so the file with its debug information has to be named",
             program.display()
-        ),
-        false => bail!(
+        )
+    } else {
+        bail!(
             "{}: its debug information is in none of {}: name the file, or install the package with it",
             program.display(),
             list.join(", ")
-        ),
+        )
     }
 }

@@ -154,7 +154,7 @@ impl Demo {
         ui.say(format_args!("  that took {}", seconds(slow)));
 
         ui.say(format_args!(
-            "{BOLD}3. optimise{BOLD:#} postlink with what was counted, and prove the result"
+            "{BOLD}3. optimise{BOLD:#} postlink with the merged counts, and prove the result"
         ));
         let mut watched = ui.phases("optimize");
         let profiles = [&files.first, &files.second].map(|file| file.display().to_string());
@@ -176,7 +176,7 @@ impl Demo {
             "{BOLD}4. compare{BOLD:#}: both do the same work {} times in pairs, each first in every second pair",
             self.runs
         ));
-        // Instrumenting takes as long as both, and would make the whole longer than a newcomer waits.
+        // Instrumenting takes as long as both, and would make the whole take longer than a new user waits.
         let jobs = [("inspect", INSPECT), ("optimize", OPTIMIZE)];
         anstream::println!(
             "{BOLD}{:<16} {:>10} {:>10} {:>9}  {:<21} {}{BOLD:#}",
@@ -208,7 +208,7 @@ impl Demo {
         }
         if let Some(certificate) = &done.certificate {
             anstream::println!(
-                "{GOOD}proved{GOOD:#}: {} moved functions do what they did, {} are as they were",
+                "{GOOD}proved{GOOD:#}: {} moved functions are equivalent to the input's, {} are unchanged",
                 count(certificate.proved),
                 count(certificate.identical)
             );

@@ -11,8 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::yaml;
+use postlink_aggregate::{Binary, yaml};
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
@@ -63,7 +62,7 @@ struct Flat {
     functions: BTreeMap<Vec<u8>, Edges>,
 }
 
-/// What is said of a function.
+/// What is printed of a function.
 #[derive(Debug, Serialize)]
 struct FunctionOverlap {
     name: String,
@@ -208,7 +207,7 @@ fn flat(profile: &Any, numbers: &mut BTreeMap<Vec<u8>, u32>) -> Result<Flat> {
         Any::Symbols(profile) => of_symbols(profile, numbers),
         Any::Blocks(profile) => of_blocks(profile, numbers),
         Any::Counters(profile) => {
-            // Counters stand for edges; which function they are in only the binary knows.
+            // Counters represent edges; which function they are in only the binary knows.
             let used = profile.counters().iter().enumerate().filter(|c| *c.1 > 0);
             let edges = used.map(|(at, count)| ((at as u64, (0, 0)), *count));
             Flat {

@@ -7,11 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_isa::x86_64::text::Syntax;
-use postlink_profgen::disasm::Listing;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
-use postlink_profgen::machine::{EM_AARCH64, EM_X86_64, Machine};
-use postlink_profgen::probe;
+use postlink_profgen::{EM_AARCH64, EM_X86_64, Listing, Machine, probe};
 
 use crate::input::Input;
 use crate::ui::Ui;
@@ -44,6 +42,8 @@ pub struct Disasm {
 
 impl Disasm {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("disasm");
+        watched.phases.begin("probes");
         let named = || self.file.display().to_string();
         let input = Input::open(&self.file)?;
         let elf = input.elf_or_object()?;
@@ -54,24 +54,29 @@ impl Disasm {
                 elf.machine
             );
         };
-        let probes = match self.probes {
-            true => probe::load(&elf).with_context(named)?,
-            false => None,
+        let probes = if self.probes {
+            probe::load(&elf).with_context(named)?
+        } else {
+            None
         };
         if self.probes && probes.is_none() {
             ui.warn(format_args!("{}: no pseudo probes", named()));
         }
-        let files = match self.source {
-            true => Files::of_program(&elf).with_context(named)?,
-            false => Files::NONE,
+        watched.phases.begin("lines");
+        let files = if self.source {
+            Files::of_program(&elf).with_context(named)?
+        } else {
+            Files::NONE
         };
-        let lines = match self.source {
-            true => Some(Lines::load_split(&elf, &files).with_context(named)?),
-            false => None,
+        let lines = if self.source {
+            Some(Lines::load_split(&elf, &files).with_context(named)?)
+        } else {
+            None
         };
         let only = self.function.iter().map(|name| name.as_bytes().to_vec());
         let only = (!self.function.is_empty()).then(|| only.collect());
         let name = named();
+        watched.printing();
         // Large pieces are written at once: a buffer would only copy them.
         let mut out = std::io::stdout();
         Listing {
@@ -90,6 +95,7 @@ impl Disasm {
         }
         .write(&mut out)?;
         out.flush()?;
+        watched.finish();
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,9 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_export::{
-    Export as File, Subject, callgrind, coverage, dot, drcov, firefox, flame_graph, folded, pprof,
-};
+use postlink_export::{Export as File, Subject};
 use postlink_lines::Lines;
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
@@ -19,7 +17,7 @@ use crate::input::Input;
 use crate::input::Parsed;
 use crate::options;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, bytes, demangle};
+use crate::ui::{BOLD, Ui, Watched, bytes, demangle};
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,7 +47,7 @@ pub enum Format {
 /// Write a program's profile as a file for other tools
 ///
 /// Coverage is exact, of any program with debug information, and needs no other build than the one that was profiled.
-/// What a profile cannot fill is said.
+/// What a profile cannot fill is reported.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -81,12 +79,14 @@ pub struct Export {
 
 impl Export {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("export");
+        watched.phases.begin("profile");
         let input = debug_files::name(Input::open(&self.input)?, &self.naming, ui)?;
         let parsed = input.parse()?;
         input.must_differ_from(&self.output)?;
         let profile = read_any(ui, &parsed, &self.profile, self.ignore_build_id)?;
-        let file = profile.with_source(|profile| self.make(ui, &parsed, profile))?;
-        postlink_profile::output::atomically(&self.output, |out| out.write_all(&file.bytes))?;
+        let file = profile.with_source(|profile| self.make(&parsed, profile, watched))?;
+        postlink_profile::write_atomically(&self.output, |out| out.write_all(&file.bytes))?;
         for missing in &file.missing {
             ui.warn(missing);
         }
@@ -98,9 +98,8 @@ impl Export {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn make(&self, ui: &Ui, input: &Parsed<'_>, profile: Source<'_>) -> Result<File> {
+    fn make(&self, input: &Parsed<'_>, profile: Source<'_>, mut watched: Watched) -> Result<File> {
         let named = || self.input.display().to_string();
-        let mut watched = ui.phases("export");
         let facts = facts::facts(&input.elf, profile, &mut watched.phases)
             .with_context(|| format!("{} with {}", named(), self.profile.join(", ")))?;
         watched.phases.begin("lines");
@@ -116,16 +115,16 @@ impl Export {
             demangle: &demangle,
         };
         let file = match self.to {
-            Format::Lcov => coverage::lcov(&subject),
-            Format::Cobertura => coverage::cobertura(&subject),
-            Format::Callgrind => Ok(callgrind::callgrind(&subject)),
-            Format::Folded => Ok(folded::folded(&subject)),
-            Format::Speedscope => Ok(folded::speedscope(&subject)),
-            Format::Pprof => pprof::pprof(&subject),
-            Format::Firefox => firefox::firefox(&subject),
-            Format::Svg => flame_graph::svg(&subject),
-            Format::Drcov => Ok(drcov::drcov(&subject)),
-            Format::Dot => dot::dot(&subject, self.function.as_deref()),
+            Format::Lcov => postlink_export::lcov(&subject),
+            Format::Cobertura => postlink_export::cobertura(&subject),
+            Format::Callgrind => Ok(postlink_export::callgrind(&subject)),
+            Format::Folded => Ok(postlink_export::folded(&subject)),
+            Format::Speedscope => Ok(postlink_export::speedscope(&subject)),
+            Format::Pprof => postlink_export::pprof(&subject),
+            Format::Firefox => postlink_export::firefox(&subject),
+            Format::Svg => postlink_export::flame_graph(&subject),
+            Format::Drcov => Ok(postlink_export::drcov(&subject)),
+            Format::Dot => postlink_export::dot(&subject, self.function.as_deref()),
         };
         watched.finish();
         file.with_context(named)

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::optimize::{say_pinned, say_reverted};
 use crate::input::{Input, Parsed};
 use crate::options::{self, Instrumenting};
+use crate::refused::Refused;
 use crate::rewriting::{self, Instrumented, Proof};
 use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 
@@ -24,7 +25,7 @@ use crate::ui::{BOLD, GOOD, Ui, Watched, bytes, change, count, counted};
 /// at any moment, however the program ends, and can be read while it runs. The file is named by the
 /// environment variable POSTLINK_PROFILE, or by --profile.
 ///
-/// An independent checker proves that each function does what it did while it counts; one that it cannot
+/// An independent checker proves that each instrumented function is equivalent to the original; one that it cannot
 /// prove stays as it was.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
@@ -97,7 +98,8 @@ pub struct Instrument {
 struct Account<'a> {
     #[serde(flatten)]
     instrument: &'a InstrumentReport,
-    reverted: &'a [String],
+    reverted: Vec<&'a str>,
+    refused: &'a [Refused],
     proved: Option<u64>,
     identical: Option<u64>,
 }
@@ -194,7 +196,8 @@ impl Instrument {
         if self.json {
             let account = Account {
                 instrument: &done.report,
-                reverted: &done.reverted,
+                reverted: done.reverted.iter().map(|r| r.name.as_str()).collect(),
+                refused: &done.reverted,
                 proved: done.certificate.as_ref().map(|c| c.proved),
                 identical: done.certificate.as_ref().map(|c| c.identical),
             };
@@ -248,7 +251,7 @@ impl Instrument {
             println!("{}", serde_json::to_string_pretty(report)?);
         }
         ui.say(format_args!(
-            "{BOLD}{}{BOLD:#}: {} of {} functions count; {} of their {} blocks have a counter",
+            "{BOLD}{}{BOLD:#}: {} of {} functions instrumented; {} of their {} blocks have a counter",
             self.output.display(),
             count(report.instrumented),
             count(report.functions),
@@ -279,10 +282,10 @@ fn say_proved(ui: &Ui, certificate: &postlink_verify::Report) {
         "  {GOOD}proved{GOOD:#}: {}, {}",
         counted(
             certificate.proved,
-            "function does what it did while it counts",
-            "functions do what they did while they count"
+            "instrumented function is equivalent to the input's",
+            "instrumented functions are equivalent to the input's"
         ),
-        counted(certificate.identical, "is as it was", "are as they were")
+        counted(certificate.identical, "is unchanged", "are unchanged")
     ));
 }
 
@@ -295,7 +298,7 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
         Counters::Plain | Counters::Auto => "plain",
     };
     ui.say(format_args!(
-        "{BOLD}{output}{BOLD:#}: {} of {} functions count, with {} and {}",
+        "{BOLD}{output}{BOLD:#}: {} of {} functions instrumented, with {} and {}",
         count(report.instrumented),
         count(report.functions),
         counted(

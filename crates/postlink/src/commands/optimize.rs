@@ -7,9 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use postlink_aggregate as aggregate;
-use postlink_aggregate::binary::Placer;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::translate::is_translated;
+use postlink_aggregate::{Placer, Quality, is_translated};
 use postlink_profile::address::AddressProfile;
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::samples::Options;
@@ -23,6 +21,7 @@ use super::aggregate::say_quality;
 use crate::input::{Input, Parsed};
 use crate::options::{self, Optimizing};
 use crate::profiles::{self, Reading, Target};
+use crate::refused::{self, Refused};
 use crate::rewriting::{self, Optimized, Proof};
 use crate::ui::{BOLD, GOOD, Ui, bytes, change, count, counted};
 
@@ -85,7 +84,8 @@ pub struct Optimize {
 #[derive(Serialize)]
 struct Account<'a> {
     optimize: &'a OptimizeReport,
-    reverted: &'a [String],
+    reverted: Vec<&'a str>,
+    refused: &'a [Refused],
     proved: Option<u64>,
     identical: Option<u64>,
 }
@@ -175,7 +175,7 @@ pub fn read_any(
 
 /// Reads and adds up machine profiles (.mip); `None` if the files are of another kind.
 fn machine_profile(files: &[String]) -> Result<Option<postlink_mip::Profile>> {
-    use postlink_mip::header::MAGIC;
+    use postlink_mip::MAGIC;
     use std::io::Read;
     let mut sum: Option<(postlink_mip::Profile, std::path::PathBuf)> = None;
     for (place, file) in files.iter().enumerate() {
@@ -256,7 +256,8 @@ impl Optimize {
         if self.json {
             let account = Account {
                 optimize: &done.report,
-                reverted: &done.reverted,
+                reverted: done.reverted.iter().map(|r| r.name.as_str()).collect(),
+                refused: &done.reverted,
                 proved: done.certificate.as_ref().map(|c| c.proved),
                 identical: done.certificate.as_ref().map(|c| c.identical),
             };
@@ -281,10 +282,10 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
             "  {GOOD}proved{GOOD:#}: {}, {}",
             counted(
                 c.proved,
-                "moved function does what it did",
-                "moved functions do what they did"
+                "moved function is equivalent to the input's",
+                "moved functions are equivalent to the input's"
             ),
-            counted(c.identical, "is as it was", "are as they were")
+            counted(c.identical, "is unchanged", "are unchanged")
         )),
         None => ui.warn("not checked, because of --no-verify"),
     }
@@ -320,9 +321,10 @@ pub fn say(ui: &Ui, output: &str, done: &Optimized) {
         say_pinned(ui, &report.not_emitted_for);
     }
     if report.inconsistent_functions > 0 {
-        let more = match report.inconsistent_functions > report.most_inconsistent.len() {
-            true => ", …",
-            false => "",
+        let more = if report.inconsistent_functions > report.most_inconsistent.len() {
+            ", …"
+        } else {
+            ""
         };
         ui.warn(format_args!(
             "the counters of {} ({}{more}) contradict each other a little (plain counters in threads, threads that ended inside of them, a secondary entry whose control continues in the old code, or a profile that was read while the program ran)",
@@ -453,24 +455,28 @@ pub fn say_losses(ui: &Ui, debug: &DebugReport) {
     }
 }
 
-/// Functions that the checker could not prove.
-pub fn say_reverted(ui: &Ui, reverted: &[String]) {
-    if !reverted.is_empty() {
-        ui.warn(format_args!(
-            "{}: {}",
-            counted(
-                reverted.len(),
-                "function could not be proved and stays",
-                "functions could not be proved and stay"
-            ),
-            reverted
-                .iter()
-                .take(5)
-                .map(|n| crate::ui::demangle(n))
-                .collect::<Vec<_>>()
-                .join(", ")
-        ));
-    }
+/// Functions that the checker refused: which, and why the first.
+pub fn say_reverted(ui: &Ui, reverted: &[Refused]) {
+    let Some(first) = reverted.first() else {
+        return;
+    };
+    let names = reverted.iter().take(5);
+    let names: Vec<String> = names.map(|r| crate::ui::demangle(&r.name)).collect();
+    ui.warn(format_args!(
+        "{}: {}",
+        counted(
+            reverted.len(),
+            "function could not be proved and stays",
+            "functions could not be proved and stay"
+        ),
+        names.join(", ")
+    ));
+    ui.warn(format_args!(
+        "{} runs where it is in the input, since the checker refused its new code: {}; {}",
+        crate::ui::demangle(&first.name),
+        first.reason,
+        refused::how_to_report()
+    ));
 }
 
 /// How much of a profile that is not exact was found again in the program.
@@ -511,11 +517,12 @@ fn say_found(ui: &Ui, found: &Found) {
             "{} without a branch contradict the code",
             counted(found.impossible_runs, "run", "runs")
         );
-        match found.impossible_runs > all / 10 {
-            true => ui.warn(format_args!(
+        if found.impossible_runs > all / 10 {
+            ui.warn(format_args!(
                 "{runs}: the samples are probably of another version of the binary"
-            )),
-            false => ui.say(format_args!("  {runs}")),
+            ))
+        } else {
+            ui.say(format_args!("  {runs}"))
         }
     }
     if found.renamed > 0 {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use postlink_profgen::guid::Guid;
+use postlink_profgen::Guid;
 use postlink_profgen::probe::{self, Listed};
 
 use crate::input::Input;
@@ -49,6 +49,8 @@ struct Show {
 impl Probes {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let What::Show(show) = self.what;
+        let mut watched = ui.phases("probes show");
+        watched.phases.begin("read");
         let named = || show.file.display().to_string();
         let input = Input::open(&show.file)?;
         let Some(loaded) = probe::load(&input.elf_or_object()?).with_context(named)? else {
@@ -78,12 +80,15 @@ impl Probes {
             loaded: &loaded,
             only,
         };
+        watched.printing();
         let mut out = BufWriter::new(std::io::stdout().lock());
-        match show.json {
-            true => listed.json(&mut out)?,
-            false => listed.text(&mut out)?,
+        if show.json {
+            listed.json(&mut out)?
+        } else {
+            listed.text(&mut out)?
         }
         out.flush()?;
+        watched.finish();
         Ok(ExitCode::SUCCESS)
     }
 }

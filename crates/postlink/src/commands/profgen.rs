@@ -8,16 +8,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use postlink_elf::elf::Elf;
-use postlink_profgen::context::preinline;
-use postlink_profgen::context_key::Limits;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
-use postlink_profgen::pe;
 use postlink_profgen::sample::summary;
-use postlink_profgen::script;
-use postlink_profgen::{Format, Input as SampleInput, Options, generate};
-use postlink_profile::progress;
-use postlink_profile::source::Source;
+use postlink_profgen::{
+    ContextLimits, Format, Input as SampleInput, Options, generate, pe, preinline,
+};
+
+use postlink_profile::{Source, progress};
 
 use crate::errors::Usage;
 use crate::input::Input;
@@ -337,7 +335,7 @@ impl Profgen {
             use_offset: !form.no_offset,
             first_loadable: form.first_loadable,
             by_lines: self.program.lines,
-            script: script::Options {
+            script: postlink_profgen::ScriptOptions {
                 file: file.to_string_lossy().into_owned(),
                 pid: samples.pid,
                 events: samples.event.clone(),
@@ -357,7 +355,7 @@ impl Profgen {
                 hot_cutoff: thresholds.hot_share,
                 cold_cutoff: thresholds.cold_share,
             },
-            limits: Limits {
+            limits: ContextLimits {
                 fold: chains.fold,
                 depth: chains.context_depth,
                 unsymbolized_depth: None,

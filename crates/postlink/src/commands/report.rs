@@ -20,7 +20,7 @@ use crate::debug_files;
 use crate::input::Input;
 use crate::options;
 use crate::rewriting;
-use crate::ui::{BOLD, Ui, bytes, demangle};
+use crate::ui::{BOLD, Ui, Watched, bytes, demangle};
 
 /// The largest source file whose text is put on the page.
 const SOURCE_LIMIT: u64 = 1 << 20;
@@ -152,9 +152,8 @@ fn measured(paired: &Paired) -> Option<Measured> {
     })
 }
 
-/// Makes a page and writes it.
-pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
-    let mut watched = ui.phases("report");
+/// Makes a page and writes it; `watched` watches its phases, which may have begun with those of reading.
+pub fn write(ui: &Ui, page: &Page<'_>, mut watched: Watched) -> Result<()> {
     page.input.must_differ_from(page.target)?;
     let named = || page.input.path.display().to_string();
     let elf = page.input.elf()?;
@@ -213,14 +212,13 @@ pub fn write(ui: &Ui, page: &Page<'_>) -> Result<()> {
         demangle: &demangle,
         source: &|path| with_source.then(|| text_of(Path::new(path)))?,
     };
-    let text = match page.json {
-        true => {
-            let model = postlink_report::gather(&subjects, page.room);
-            postlink_report::json(&model)?
-        }
-        false => postlink_report::fitting(&subjects, page.room)?.1,
+    let text = if page.json {
+        let model = postlink_report::gather(&subjects, page.room);
+        postlink_report::json(&model)?
+    } else {
+        postlink_report::fitting(&subjects, page.room)?.1
     };
-    postlink_profile::output::atomically(page.target, |out| out.write_all(text.as_bytes()))?;
+    postlink_profile::write_atomically(page.target, |out| out.write_all(text.as_bytes()))?;
     watched.finish();
     ui.say(format_args!(
         "{BOLD}{}{BOLD:#}: {}",
@@ -295,6 +293,8 @@ fn open(ui: &Ui, page: &Path) {
 
 impl Report {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("report");
+        watched.phases.begin("profile");
         let input = Input::open(&self.input)?.using(self.reading.relocations)?;
         let input = debug_files::name(input, &self.naming, ui)?;
         let parsed = input.parse()?;
@@ -305,8 +305,10 @@ impl Report {
         });
         let compare = compare.transpose()?;
         profile.with_source(|profile| match &compare {
-            Some(other) => other.with_source(|other| self.write(ui, &input, profile, Some(other))),
-            None => self.write(ui, &input, profile, None),
+            Some(other) => {
+                other.with_source(|other| self.write(ui, &input, profile, Some(other), watched))
+            }
+            None => self.write(ui, &input, profile, None, watched),
         })?;
         if self.open {
             open(ui, &self.output);
@@ -320,6 +322,7 @@ impl Report {
         input: &Input,
         profile: Source<'_>,
         other: Option<Source<'_>>,
+        watched: Watched,
     ) -> Result<()> {
         let name = self.compare.as_deref();
         let name = name.map(|name| file_name(Path::new(name)));
@@ -343,6 +346,7 @@ impl Report {
                 json: self.json,
                 target: &self.output,
             },
+            watched,
         )
     }
 }

@@ -94,7 +94,8 @@ struct Shown<'a> {
 
 impl Show {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let watched = ui.phases("show");
+        let mut watched = ui.phases("show");
+        watched.phases.begin("profile");
         let inputs = profiles::weighted(&self.profiles)?;
         if any::models(&inputs)?
             .iter()
@@ -124,10 +125,11 @@ impl Show {
             Some(binary) => {
                 let input = Input::open(binary)?.using(self.reading.relocations)?;
                 let input = debug_files::name(input, &self.naming, ui)?;
-                let counts = postlink_rewrite::counts::counts(&input.elf()?, &profile)
-                    .with_context(|| {
-                        format!("{} with {}", self.profiles.join(", "), binary.display())
-                    })?;
+                let counts =
+                    postlink_rewrite::counts::counts(&input.elf()?, &profile, &mut watched.phases)
+                        .with_context(|| {
+                            format!("{} with {}", self.profiles.join(", "), binary.display())
+                        })?;
                 Some(counts)
             }
         };

@@ -7,7 +7,7 @@
 
 use postlink_rewrite::counts::{BlockCounts, FunctionCounts};
 
-use crate::ui::{BOLD, COOL, DIM, HOT, WARM, count, percent};
+use crate::ui::{BOLD, COOL, DIM, HOT, WARM, count, counted, percent};
 
 const UP: u8 = 1;
 const DOWN: u8 = 2;
@@ -17,7 +17,7 @@ const RIGHT: u8 = 8;
 const BOX: usize = 64;
 /// Lines of a block: top, counts, ways, bottom.
 const TALL: usize = 4;
-/// Edges beyond so many lanes are told in words only.
+/// Edges beyond so many lanes are described in words only.
 const LANES: usize = 16;
 /// Columns of a bar.
 const BAR: usize = 16;
@@ -188,11 +188,7 @@ fn inside(function: &FunctionCounts, b: usize, most: u64) -> (String, String, St
     let mut text = String::new();
     for (k, way) in ways.iter().enumerate() {
         let sign = if way.estimated { "≈" } else { "" };
-        let next = format!(
-            "{sign}{} {}",
-            offset(way.to),
-            percent(way.count, block.count)
-        );
+        let next = format!("{sign}{} {}", offset(way.to), share(way.count, block.count));
         let separator = if k == 0 { "→ " } else { ", " };
         if text.chars().count() + next.chars().count() + 4 > BOX - 4 {
             text.push_str(", …");
@@ -204,12 +200,21 @@ fn inside(function: &FunctionCounts, b: usize, most: u64) -> (String, String, St
     (left, bar, text)
 }
 
+/// A share that is not rounded to nothing or to all.
+fn share(part: u64, whole: u64) -> String {
+    match percent(part, whole).as_str() {
+        "0.0 %" if part > 0 => "< 0.1 %".to_owned(),
+        "100.0 %" if part < whole => "> 99.9 %".to_owned(),
+        rounded => rounded.to_owned(),
+    }
+}
+
 /// Prints a function's graph. `name` is how it is called for people.
 pub fn print(function: &FunctionCounts, name: &str) {
     anstream::println!(
-        "{BOLD}{name}{BOLD:#} at {:#x}, entered {} times; blocks that never ran are not shown",
+        "{BOLD}{name}{BOLD:#} at {:#x}, entered {}; blocks that never ran are not shown",
         function.address,
-        count(function.entries)
+        counted(function.entries, "time", "times")
     );
     let most = function.blocks.iter().map(|b| b.count).max().unwrap_or(0);
     let rows = frame(&function.blocks);

@@ -37,9 +37,10 @@ pub fn show(command: &Show, profile: &Any) -> Result<()> {
         Any::Blocks(profile) => (header(profile), of_blocks(profile)),
         Any::Addresses(profile) => {
             let rows = profile.modules().iter().map(|module| Row {
-                name: match module.path.is_empty() {
-                    true => "(the binary)".to_owned(),
-                    false => String::from_utf8_lossy(&module.path).into_owned(),
+                name: if module.path.is_empty() {
+                    "(the binary)".to_owned()
+                } else {
+                    String::from_utf8_lossy(&module.path).into_owned()
                 },
                 entered: 0,
                 branches: 0,
@@ -103,9 +104,10 @@ pub fn show(command: &Show, profile: &Any) -> Result<()> {
         "entered"
     );
     for row in account.functions.iter().take(command.top) {
-        let name = match command.no_demangle {
-            true => row.name.clone(),
-            false => demangle(&row.name),
+        let name = if command.no_demangle {
+            row.name.clone()
+        } else {
+            demangle(&row.name)
         };
         anstream::println!(
             "{:>8} {:>18} {:>15}  {}",
@@ -235,9 +237,10 @@ fn print_records(profile: &SymbolicProfile, name: &str) -> Result<()> {
     };
     let text = |location: Location| {
         let name = String::from_utf8_lossy(names.get(location.name)).into_owned();
-        match location.in_symbol {
-            true => format!("{name}+{:#x}", location.offset),
-            false => name,
+        if location.in_symbol {
+            format!("{name}+{:#x}", location.offset)
+        } else {
+            name
         }
     };
     let own = |location: Location| location.in_symbol && location.name == id;
@@ -303,8 +306,9 @@ fn like<'a>(names: impl Iterator<Item = &'a [u8]>, wanted: &str) -> String {
         .take(3)
         .map(|name| String::from_utf8_lossy(name).into_owned())
         .collect();
-    match found.is_empty() {
-        true => String::new(),
-        false => format!("; there is {}", found.join(", ")),
+    if found.is_empty() {
+        String::new()
+    } else {
+        format!("; there is {}", found.join(", "))
     }
 }

@@ -9,11 +9,11 @@ use clap::Args;
 use postlink_elf::elf::Elf;
 use postlink_elf::raw::{EM_AARCH64, EM_X86_64};
 use postlink_measure::series::{Limits, Stop};
-use postlink_measure::{Paired, Verdict, compare_within, ending, interrupt};
+use postlink_measure::{Paired, Run, Verdict, compare_within, ending, interrupt};
 use postlink_report::Room;
 use postlink_rewrite::attach::Source;
 
-use super::bench::INTERRUPTED;
+use super::bench::{INTERRUPTED, so_far};
 use super::{instrument, optimize, report};
 use crate::errors::Usage;
 use crate::input::Input;
@@ -270,7 +270,7 @@ impl Tune {
             json: false,
             target,
         };
-        report::write(ui, &page)
+        report::write(ui, &page, ui.phases("report"))
     }
 
     /// Compares both programs: what was measured, and how that ends the command.
@@ -292,12 +292,17 @@ impl Tune {
             [Box::new(|| quiet(&plain)), Box::new(|| quiet(&tuned))];
         let limits = rounds.map_or_else(Limits::default, Limits::rounds);
         interrupt::catch();
-        let (paired, stop, result) = compare_within(&limits, both, |run| {
+        let progress = ui.progress("measure");
+        let accept = |run: &Run| {
             if run.status.success() || self.allow_failure {
                 return Ok(());
             }
             bail!("the workload {} while it was measured", ending(run.status))
+        };
+        let (paired, stop, result) = compare_within(&limits, both, accept, |done| {
+            progress.set(|| so_far(&done, limits.precision * 100.0));
         });
+        drop(progress);
         let verdict = say_measured(&paired, ui);
         let code = match (stop, verdict) {
             (Stop::Interrupted, _) => ExitCode::from(INTERRUPTED),

@@ -113,26 +113,27 @@ impl Verify {
                 );
             }
         }
-        let (name, rest) = match report.is_proved() {
-            true => (format!("{GOOD}proved{GOOD:#}"), String::new()),
-            false => (
+        let (name, rest) = if report.is_proved() {
+            (format!("{GOOD}proved{GOOD:#}"), String::new())
+        } else {
+            (
                 format!("{BAD}NOT PROVED{BAD:#}"),
                 format!(
                     ", {} failed, {} in the whole file",
                     count(report.failed),
                     counted(report.file_failure_count, "difference", "differences")
                 ),
-            ),
+            )
         };
         anstream::println!(
             "{BOLD}{}{BOLD:#}: {name}: {}, {}{rest}",
             self.output.display(),
             counted(
                 report.proved,
-                "moved function does what it did",
-                "moved functions do what they did"
+                "moved function is equivalent to the input's",
+                "moved functions are equivalent to the input's"
             ),
-            counted(report.identical, "is as it was", "are as they were"),
+            counted(report.identical, "is unchanged", "are unchanged"),
         );
         anstream::println!(
             "  {} compared; {} in code and {} in data and tables lead to the same places",

@@ -63,13 +63,10 @@ pub fn main(arguments: Arguments<'_>) -> ExitCode {
 
 fn wanted(given: &Given) -> Result<Wanted> {
     let [file] = &given.positional[..] else {
-        let what = match given.positional.is_empty() {
-            true => {
-                "Not enough positional command line arguments specified!\nMust specify at least 1 positional argument"
-            }
-            false => {
-                "Too many positional arguments specified!\nCan specify at most 1 positional arguments"
-            }
+        let what = if given.positional.is_empty() {
+            "Not enough positional command line arguments specified!\nMust specify at least 1 positional argument"
+        } else {
+            "Too many positional arguments specified!\nCan specify at most 1 positional arguments"
         };
         bail!("{what}: See: {NAME} --help");
     };

@@ -51,7 +51,7 @@ const ALWAYS: &str = "it is always so";
 const COUNTERS: &str =
     "counters are mapped onto the file and always complete: nothing has to be dumped";
 
-/// Where counters go if nothing else is said, as with LLVM's tool.
+/// Where counters go by default, as with LLVM's tool.
 const DEFAULT_COUNTERS: &str = "/tmp/prof.fdata";
 
 /// Its command line.
@@ -154,7 +154,7 @@ const OPTIONS: &[Known] = &[
     ),
     switch(
         "inline-small-functions",
-        "functions of a few straight instructions stand in the place of calls of them",
+        "functions of a few straight-line instructions are inlined where they are called",
     ),
     value(
         "inline-small-functions-bytes",
@@ -307,7 +307,7 @@ const OPTIONS: &[Known] = &[
         "there is no library beside the program",
     ),
     ignored("conservative-instrumentation", "counts are exact"),
-    ignored("instrument-hot-only", "all functions count"),
+    ignored("instrument-hot-only", "all functions are instrumented"),
     ignored("cg-from-perf-data", TUNE),
     // Changes of instructions.
     ignored("icf", CODE),
@@ -555,9 +555,10 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     let output = given
         .value("o")
         .ok_or_else(|| anyhow!("missing required -o option."))?;
-    let threads = match given.switch("no-threads", false)? {
-        true => Some(1),
-        false => given.number("thread-count")?,
+    let threads = if given.switch("no-threads", false)? {
+        Some(1)
+    } else {
+        given.number("thread-count")?
     };
     if let Some(threads) = threads {
         rayon::ThreadPoolBuilder::new()
@@ -751,12 +752,13 @@ fn say_done(done: &Optimized) {
     }
     if let Some(certificate) = &done.certificate {
         println!(
-            "BOLT-INFO: proved: {} moved functions do what they did, {} are as they were",
+            "BOLT-INFO: proved: {} moved functions are equivalent to the input's, {} are unchanged",
             certificate.proved, certificate.identical
         );
     }
-    for name in &done.reverted {
-        println!("BOLT-WARNING: {name} could not be proved and stays");
+    for refused in &done.reverted {
+        let (name, reason) = (&refused.name, &refused.reason);
+        println!("BOLT-WARNING: {name} could not be proved and stays: {reason}");
     }
 }
 
@@ -842,9 +844,10 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
         options.align_blocks = align;
     }
     options.bat = given.switch("enable-bat", false)?;
-    options.debug_info = match given.switch("update-debug-sections", false)? {
-        true => DebugInfo::Update,
-        false => DebugInfo::Keep,
+    options.debug_info = if given.switch("update-debug-sections", false)? {
+        DebugInfo::Update
+    } else {
+        DebugInfo::Keep
     };
     keep(given, input, &mut options)?;
     Ok(options)
@@ -879,9 +882,10 @@ fn passes(given: &Given) -> Result<PassOptions> {
 fn inlining(given: &Given) -> Result<Inlining> {
     let all = given.switch("inline-all", false)?;
     let on = all || given.switch("inline-small-functions", false)?;
-    let default = match all {
-        true => Inlining::MOST_BYTES,
-        false => Inlining::DEFAULT_BYTES,
+    let default = if all {
+        Inlining::MOST_BYTES
+    } else {
+        Inlining::DEFAULT_BYTES
     };
     let bytes = given.number("inline-small-functions-bytes")?;
     Ok(Inlining {

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use postlink_mip::symbolize::Symbolizer;
-use postlink_mip::{Profile, create, merge, mip, order, report, yaml};
+use postlink_mip::{Profile, Symbolizer, create, merge, mip, order, report, yaml};
 use postlink_profile::Weighted;
 use regex::bytes::Regex;
 
@@ -62,7 +61,7 @@ const COMMANDS: &[(&str, &str, &[&str])] = &[
     ("yaml2mip", "<yaml file>", &[]),
 ];
 
-/// All options; which command has which is said above.
+/// All options; which command has which is in the table above.
 const TOOL: Tool = Tool {
     name: NAME,
     overview: "llvm machine ir profile data tool",
@@ -129,7 +128,7 @@ fn parse(arguments: Arguments<'_>) -> Result<Option<Request>> {
         Asked::Help(given) => (given, true),
         Asked::Version => {
             println!("postlink {}", env!("CARGO_PKG_VERSION"));
-            println!("MIP Version {}", postlink_mip::header::VERSION);
+            println!("MIP Version {}", postlink_mip::VERSION);
             return Ok(None);
         }
     };

@@ -8,18 +8,18 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, bail};
 use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::text::Syntax;
-use postlink_profgen::context::preinline;
-use postlink_profgen::context_key::Limits;
-use postlink_profgen::disasm::Listing;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
-use postlink_profgen::machine::{EM_AARCH64, EM_X86_64, Machine};
 use postlink_profgen::sample::summary;
-use postlink_profgen::{Format, Input, Options, generate, pe, probe, script};
-use postlink_profile::source::Source;
+use postlink_profgen::{
+    ContextLimits, EM_AARCH64, EM_X86_64, Format, Input, Listing, Machine, Options, generate, pe,
+    preinline, probe,
+};
+use postlink_profile::{Source, progress};
 
 use super::Arguments;
 use super::options::{Asked, Given, Kind, Tool, ignored, refused, switch, value};
+use crate::ui::Ui;
 
 /// Its command line.
 pub const TOOL: Tool = Tool {
@@ -269,6 +269,8 @@ fn run(given: &Given) -> Result<()> {
     let debug = debug_data.as_deref().map(Elf::parse).transpose()?;
     let debug = debug.as_ref().unwrap_or(&elf);
     let dwp = given.value("dwp").map(Path::new);
+    let mut watched = Ui::new(false, false).phases("profgen");
+    watched.phases.begin("lines");
     let files = Files::open(debug, Path::new(binary), dwp)?;
     let lines = Lines::load_split(debug, &files)?;
     let (mut script, samples);
@@ -285,7 +287,13 @@ fn run(given: &Given) -> Result<()> {
     };
     options.script.windows = windows;
     let mut bytes = Vec::new();
+    watched.phases.begin("samples");
+    if kind == "perfscript" {
+        let size = std::fs::metadata(path).map_or(0, |data| data.len());
+        progress::expect(size as usize);
+    }
     let result = generate(&elf, &lines, input, &options, &mut bytes);
+    watched.finish();
     let report = result.map_err(|error| anyhow!("{error}"))?;
     if given.switch("show-mmap-events", false)? {
         for (path, address) in &report.mappings {
@@ -323,7 +331,7 @@ fn options(given: &Given, binary: &str) -> Result<Options> {
         use_offset: given.switch("use-offset", true)?,
         first_loadable: given.switch("use-first-loadable-segment-as-base", false)?,
         by_lines: given.switch("use-dwarf-correlation", false)?,
-        script: script::Options {
+        script: postlink_profgen::ScriptOptions {
             file: Path::new(binary)
                 .file_name()
                 .unwrap_or_default()
@@ -351,7 +359,7 @@ fn options(given: &Given, binary: &str) -> Result<Options> {
                 .number("profile-summary-cutoff-cold")?
                 .unwrap_or(defaults.summary.cold_cutoff),
         },
-        limits: Limits {
+        limits: ContextLimits {
             fold: given.unlimited("compress-recursion")?,
             depth: given.unlimited("csprof-max-context-depth")?,
             unsymbolized_depth: given.unlimited("csprof-max-unsymbolized-context-depth")?,
@@ -362,9 +370,10 @@ fn options(given: &Given, binary: &str) -> Result<Options> {
             Some(_) => Some(given.switch("csprof-merge-cold-context", true)?),
             None => None,
         },
-        preinliner: match given.switch("csspgo-preinliner", true)? {
-            true => Some(preinliner(given)?),
-            false => None,
+        preinliner: if given.switch("csspgo-preinliner", true)? {
+            Some(preinliner(given)?)
+        } else {
+            None
         },
         cost_by_bytes: given.switch("use-context-cost-for-preinliner", true)?,
         nested: given.switch("gen-cs-nested-profile", true)?,
@@ -405,18 +414,21 @@ fn preinliner(given: &Given) -> Result<preinline::Options> {
 }
 
 fn list(given: &Given, elf: &Elf<'_>, binary: &str) -> Result<()> {
-    let probes = match given.switch("show-pseudo-probe", false)? {
-        true => probe::load(elf)?,
-        false => None,
+    let probes = if given.switch("show-pseudo-probe", false)? {
+        probe::load(elf)?
+    } else {
+        None
     };
     let source = given.switch("show-source-locations", false)?;
-    let files = match source {
-        true => Files::of_program(elf)?,
-        false => Files::NONE,
+    let files = if source {
+        Files::of_program(elf)?
+    } else {
+        Files::NONE
     };
-    let lines = match source {
-        true => Some(Lines::load_split(elf, &files)?),
-        false => None,
+    let lines = if source {
+        Some(Lines::load_split(elf, &files)?)
+    } else {
+        None
     };
     let only = given.value("disassemble-functions");
     let only = only.map(|list| {

@@ -15,6 +15,7 @@ use postlink_profile::{Weighted, bolt_yaml, fdata, plprof};
 
 use super::Arguments;
 use super::options::{Tool, switch, value};
+use crate::ui::Ui;
 
 /// Its command line.
 pub const TOOL: Tool = Tool {
@@ -81,7 +82,11 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
     eprintln!("Using {} profiles.", inputs.len());
     let output = given.value("o").map(Path::new);
     let to_screen = output.is_none() && !given.switch("q", false)?;
-    match any::merge(&inputs, &Options::default())? {
+    let mut watched = Ui::new(false, false).phases("merge");
+    watched.phases.begin("read");
+    let merged = any::merge(&inputs, &Options::default())?;
+    watched.finish();
+    match merged {
         Any::Blocks(profile) => {
             if let Some(output) = output {
                 bolt_yaml::write(output, &profile)?;

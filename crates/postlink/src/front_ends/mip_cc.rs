@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use postlink_mip_asm::command::Flags;
+use postlink_mip_asm::Flags;
 use postlink_mip_asm::driver::{self, Error, Outcome};
 
 use crate::errors::{self, Usage};

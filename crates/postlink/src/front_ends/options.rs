@@ -1,7 +1,7 @@
 //! Command lines as LLVM's tools read them.
 //!
 //! Options have one dash or two; a value is after `=` or in the next argument; a switch may be given one too
-//! (`-nl=0`). `--` ends the options. `@FILE` stands for the arguments in a file.
+//! (`-nl=0`). `--` ends the options. `@FILE` represents the arguments in a file.
 //!
 //! A tool says for each option what is done with it. Those that only tune the insides of LLVM are taken with
 //! a note; those that ask for something that cannot be done, and what is unknown, are errors.

@@ -4,15 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
-use postlink_aggregate::binary::Binary;
-use postlink_aggregate::quality::Quality;
-use postlink_aggregate::{self as aggregate, Aggregated};
+use postlink_aggregate::{self as aggregate, Aggregated, Binary, Quality};
 use postlink_profile::samples::Options;
 use postlink_profile::{Weighted, any, bolt_yaml, fdata};
 
 use super::Arguments;
 use super::options::{Tool, ignored, ignored_value, refused, switch, value};
 use crate::input::Input;
+use crate::ui::Ui;
 
 const READS: &str = "recordings are read without perf";
 
@@ -155,13 +154,18 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
             _ => "parse branch events...",
         }
     );
+    // Shown on terminals alone.
+    let mut watched = Ui::new(false, false).phases("aggregate");
+    watched.phases.begin("samples");
     let samples = any::merge_addresses(&inputs, &options)?;
+    watched.phases.begin("aggregate");
     let options = aggregate::Options {
         ignore_build_id: given.switch("ignore-build-id", false)?,
         all_memory: !given.switch("filter-mem-profile", true)?,
         only_explained: true,
     };
     let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
+    watched.finish();
     say(
         &quality,
         preaggregated,

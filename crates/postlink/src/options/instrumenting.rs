@@ -10,7 +10,7 @@ pub enum CountersArg {
     /// Per thread where possible; else atomic if the program can have threads or forks, else plain
     Auto,
     /// Each thread counts in an area of its own: exact and fast. Where that is not possible, atomic, and the
-    /// reason is told
+    /// reason is printed
     PerThread,
     /// Exact with threads too, and several times slower
     #[value(alias = "lock")]

@@ -382,7 +382,7 @@ fn instructions_translate_to_the_ones_they_were() {
                 assert!(e.get("block").is_some(), "{table}: {e} is no instruction");
                 continue;
             };
-            // A piece of a block that does not follow the rest of it stands for the whole block.
+            // A piece of a block that does not follow the rest of it represents the whole block.
             if e.get("block").is_some() && !seen.insert((function, number(&e["input"]))) {
                 continue;
             }

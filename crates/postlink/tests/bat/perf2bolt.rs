@@ -143,9 +143,10 @@ fn said(yaml: &BoltYaml) -> BTreeMap<String, (u64, u64, u32, Said)> {
             for call in &block.calls {
                 let callee = names.get(&call.fid).map_or("?", String::as_str);
                 // perf2bolt looks for entries in the code that llvm-bolt left in place too.
-                let entry = match callee.starts_with("__BOLT_FDE_FUNCat") {
-                    true => 0,
-                    false => call.discriminator,
+                let entry = if callee.starts_with("__BOLT_FDE_FUNCat") {
+                    0
+                } else {
+                    call.discriminator
                 };
                 add(
                     format!("call {:x} {callee} {entry}", call.offset),

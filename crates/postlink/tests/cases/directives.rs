@@ -24,7 +24,7 @@
 //! | `needs relocations: REASON` | without kept relocations an assumption does not hold of the program, which sees the difference |
 //! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
 //! | `led: NAME…`, `long: NAME…` | without kept relocations: functions that must have moved, with their old entries as they were, or with jumps there |
-//! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that go on in old code |
+//! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that continue in old code |
 //! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
 
 use std::fs;
@@ -83,9 +83,9 @@ pub struct Case {
     /// Without kept relocations: functions without, and with, a jump at the old entry.
     pub led: Vec<String>,
     pub long: Vec<String>,
-    /// Without kept relocations: functions that go on in old code.
+    /// Without kept relocations: functions that continue in old code.
     pub goes_on_in_old_code: Vec<String>,
-    /// Why old bodies go on running.
+    /// Why old bodies continue running.
     pub falls_back: Option<String>,
 }
 

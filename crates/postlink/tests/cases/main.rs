@@ -3,7 +3,8 @@
 //! A case is a file in `tests/cases` with `//#` directives on top ([`directives`]). It is built in every link
 //! kind that fits ([`build`]), and then goes through the states of [`states`]: plain, instrumented, optimised
 //! with the profile of that run in every preset, checked again, and laid out at random. A program must print
-//! the same and end in the same way in all of them.
+//! the same and end in the same way in all of them. States that not every kind goes through change from kind to
+//! kind.
 //!
 //! Every case runs in one of its kinds before any runs in a second: where time is short
 //! (`POSTLINK_TESTS_UNTIL`, in seconds since 1970), kinds after the first that have not begun by then are
@@ -27,9 +28,10 @@ use std::time::{Duration, SystemTime};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::Kind;
+use build::{Kind, Target};
 use directives::{Build, Case};
 use select::{kinds, kinds_of_language, read_cases, skip_reason};
+use states::Turn;
 
 /// When kinds after a case's first are no longer begun.
 fn end_of_time() -> Option<SystemTime> {
@@ -43,6 +45,7 @@ fn trial(
     extra: Option<&Build>,
     skip: Option<String>,
     until: Option<SystemTime>,
+    turn: Turn,
 ) -> Trial {
     let mut name = format!("{}/{}", case.name, kind.name);
     let mut flags = vec![];
@@ -66,7 +69,7 @@ fn trial(
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).map_err(|e| Failed::from(format!("{}: {e}", dir.display())))?;
         let result = build::build(&case, kind, &flags, &dir)
-            .and_then(|built| states::check(&case, kind, &built, &dir));
+            .and_then(|built| states::check(&case, kind, &built, &dir, turn));
         match result {
             Ok(()) => {
                 if std::env::var_os("POSTLINK_KEEP").is_none() {
@@ -116,9 +119,14 @@ fn main() -> ExitCode {
         todo.rotate_left(first);
         // What is skipped anyway is nobody's first.
         todo.sort_by_key(|(_, _, skip)| skip.is_some());
+        let first_here = todo.iter().position(|t| t.0.target == Target::Host);
         for (before, (kind, build, skip)) in todo.into_iter().enumerate() {
             let until = until.filter(|_| before > 0);
-            trials.push((before, trial(case, kind, build, skip, until)));
+            let turn = Turn {
+                whole: Some(before) == first_here,
+                number: before,
+            };
+            trials.push((before, trial(case, kind, build, skip, until, turn)));
         }
     }
     trials.sort_by_key(|(before, _)| *before);

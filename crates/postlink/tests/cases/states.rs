@@ -1,5 +1,16 @@
-//! The states of a case: plain, instrumented, counting at entries for a machine profile, optimised, optimised
-//! with splitting, and checked again.
+//! The states of a case: plain, instrumented, counting at entries for a machine profile, optimised in every
+//! preset, laid out at random, without kept relocations, and checked again.
+//!
+//! Each build of each case goes through instrumenting, all presets and a random layout. Of the other states, which
+//! a [`Turn`] names, the first build for this machine goes through all, and every further one through one of each
+//! group, another one for another name. So every case is in every state, and a run stays short.
+//!
+//! | group | states | of the first build | of others |
+//! |---|---|---|---|
+//! | presets | safe without splitting, fast, size, max with every pass | all | all |
+//! | counting | [`MODES`] | all | one |
+//! | without kept relocations (x86-64 alone) | edges counted; then [`BARE`]; size needs relocations | all | edges and one |
+//! | random layout | a seed by case and kind | one | one |
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,8 +36,46 @@ const EVERY_PASS: [&str; 7] = [
     "--icp-calls-remaining-percent-threshold=1",
 ];
 
+/// Ways to count beside edges with the counters that fit the program.
+const MODES: [(&str, &[&str]); 6] = [
+    ("function-coverage", &["--mode", "function-coverage"]),
+    ("block-coverage", &["--mode", "block-coverage"]),
+    ("call-graph", &["--mode", "call-graph"]),
+    ("call-edges", &["--mode", "call-edges"]),
+    ("atomic", &["--counters", "atomic"]),
+    ("plain-counters", &["--counters", "plain"]),
+];
+
+/// Ways to optimise without kept relocations.
+const BARE: [(&str, &[&str]); 4] = [
+    ("without.optimized", &["--split-functions=none"]),
+    ("without.split", &["--split-functions", "--preset", "fast"]),
+    ("without.max", &EVERY_PASS),
+    ("without.stressed", &["--stress", "1"]),
+];
+
+/// Which states a build goes through; see the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// All of them.
+    pub whole: bool,
+    /// Which build of the case it is.
+    pub number: usize,
+}
+
+impl Turn {
+    /// Of some states those whose turn it is.
+    fn of<'s, T>(self, case: &Case, all: &'s [T]) -> &'s [T] {
+        let hash = case.name.bytes().fold(0usize, |hash, b| {
+            hash.wrapping_mul(31).wrapping_add(usize::from(b))
+        });
+        let one = hash.wrapping_add(self.number) % all.len();
+        if self.whole { all } else { &all[one..=one] }
+    }
+}
+
 /// Takes a built case through all states; the error says in which one it went wrong.
-pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), String> {
+pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path, turn: Turn) -> Result<(), String> {
     let plain = execute(case, kind, &built.program, dir, "plain", None)?;
     if plain.end != case.end {
         return Err(format!(
@@ -67,11 +116,9 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path) -> Result<(), S
         let verify = postlink("verify", &[input, subject.as_os_str()]);
         run::tool(verify, dir, "instrumented.verify")?;
     }
-    if kind.target == Target::Host {
-        count_entries(case, kind, built, dir, &plain)?;
-        if !case.needs_relocations {
-            without_relocations(case, kind, built, dir, &plain)?;
-        }
+    count(case, kind, built, dir, &plain, turn)?;
+    if kind.target == Target::Host && !case.needs_relocations {
+        without_relocations(case, kind, built, dir, &plain, turn)?;
     }
     if !case.profile_expected {
         return Ok(());
@@ -146,6 +193,7 @@ fn without_relocations(
     built: &Built,
     dir: &Path,
     plain: &Seen,
+    turn: Turn,
 ) -> Result<(), String> {
     let (input, profile) = (built.subject.as_os_str(), dir.join("without.plraw"));
     let none = ["--relocations", "none"];
@@ -193,16 +241,9 @@ fn without_relocations(
         }
         shown => shown?,
     };
-    let states = [
-        ("without.optimized", &["--split-functions=none"][..]),
-        (
-            "without.split",
-            &["--split-functions", "--preset", "fast"][..],
-        ),
-        ("without.max", &EVERY_PASS[..]),
-    ];
+    let states = turn.of(case, &BARE);
     let again = seed(case, kind) as usize % states.len();
-    for (number, (state, options)) in states.into_iter().enumerate() {
+    for (number, (state, options)) in states.iter().enumerate() {
         let folder = dir.join(state);
         let subject = place(built, &folder)?;
         let arguments = [
@@ -213,7 +254,7 @@ fn without_relocations(
             subject.as_os_str(),
         ];
         let mut command = postlink("optimize", &arguments);
-        command.args(none).args(options).args(&case.optimize);
+        command.args(none).args(*options).args(&case.optimize);
         let certificate = folder.join("certificate.json");
         command.arg("--certificate").arg(&certificate);
         run::tool(command, dir, state)?;
@@ -249,18 +290,19 @@ fn proved_again(
     let mut verify = postlink("verify", &files);
     verify.arg("--json");
     let again = run::tool(verify, dir, &format!("{state}.verify"))?;
-    match again == certificate {
-        true => Ok(()),
-        false => Err(format!(
+    if again == certificate {
+        Ok(())
+    } else {
+        Err(format!(
             "{state}: the certificates of optimize and verify differ:\n{}\n{}",
             run::text(certificate),
             run::text(&again)
-        )),
+        ))
     }
 }
 
 /// What the case says of functions in outputs without kept relocations: whether there is a jump at their old
-/// entries, and whether they go on in old code.
+/// entries, and whether they continue in old code.
 fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
     let certificate = parse("verify", certificate)?;
     let moved = |name: &str| {
@@ -330,33 +372,45 @@ fn stress(
     same(&format!("stressed with seed {seed}"), &seen, plain)
 }
 
-/// Counts at entries: with stores in padding, and with calls and where they come from; and in blocks, in code
-/// that is in old bodies. Nothing may be different.
-fn count_entries(
+/// Counts in other ways: at entries with stores in padding, with calls and where they come from; in blocks, in
+/// code that is in old bodies; at edges with other counters. Nothing may be different.
+fn count(
     case: &Case,
     kind: Kind,
     built: &Built,
     dir: &Path,
     plain: &Seen,
+    turn: Turn,
 ) -> Result<(), String> {
-    for mode in ["function-coverage", "call-edges", "block-coverage"] {
+    for (mode, options) in turn.of(case, &MODES) {
         let folder = dir.join(mode);
         let subject = place(built, &folder)?;
         let arguments = [
-            "--mode".as_ref(),
-            mode.as_ref(),
             built.subject.as_os_str(),
             "-o".as_ref(),
             subject.as_os_str(),
         ];
-        let log = run::tool(postlink("instrument", &arguments), dir, mode);
+        let mut command = postlink("instrument", &arguments);
+        command.args(*options);
+        // What the case asks for is for counters at edges, and may be other counters.
+        let asked = case.instrument.iter().any(|option| option == "--counters");
+        match options.contains(&"--mode") {
+            false if asked => continue,
+            false => command.args(&case.instrument),
+            true => &mut command,
+        };
+        let log = run::tool(command, dir, mode);
         // Programs that register their unwind tables themselves have none that can be extended.
         match log {
-            Err(error) if mode == "call-edges" && error.contains("unwind search table") => continue,
+            Err(error) if mode.starts_with("call-") && error.contains("unwind search table") => {
+                continue;
+            }
             log => log?,
         };
         let program = folder.join(built.program.file_name().unwrap_or_default());
-        let seen = execute(case, kind, &program, dir, &format!("{mode}.run"), None)?;
+        let profile = dir.join(format!("{mode}.counts"));
+        let counts = (!options.contains(&"--mode")).then_some(profile.as_path());
+        let seen = execute(case, kind, &program, dir, &format!("{mode}.run"), counts)?;
         same(mode, &seen, plain)?;
     }
     Ok(())
@@ -463,11 +517,12 @@ fn check_debug(said: &[u8]) -> Result<(), String> {
     let said = parse("optimize", said)?;
     let debug = &said["optimize"]["debug"];
     let lost = debug["losses"].as_array().is_none_or(|l| !l.is_empty());
-    match debug["what"] == "update" && !lost {
-        true => Ok(()),
-        false => Err(format!(
+    if debug["what"] == "update" && !lost {
+        Ok(())
+    } else {
+        Err(format!(
             "debug information is not as good as before: {debug}"
-        )),
+        ))
     }
 }
 

@@ -166,6 +166,30 @@ impl Browser {
         }
     }
 
+    /// Presses a key that does something by itself and types nothing: the browser goes by its number.
+    pub fn command_key(&mut self, key: &str) {
+        let (number, text) = match key {
+            "Tab" => (9, ""),
+            "Enter" => (13, "\r"),
+            "Escape" => (27, ""),
+            other => panic!("{other} is not known here"),
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let mut event =
+                json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": number});
+            if kind == "keyDown" && !text.is_empty() {
+                event["text"] = json!(text);
+            }
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// The page on paper, as PDF.
+    pub fn paper(&mut self) -> Vec<u8> {
+        let done = self.call("Page.printToPDF", json!({}));
+        decode(done["data"].as_str().expect("a document"))
+    }
+
     /// A picture of the window, as PNG.
     pub fn picture(&mut self) -> Vec<u8> {
         let done = self.call("Page.captureScreenshot", json!({"format": "png"}));

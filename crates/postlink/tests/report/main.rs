@@ -5,6 +5,8 @@
 //! word in the console. Set `POSTLINK_PICTURES` to a folder to have the pictures of that written there.
 
 mod browser;
+mod keyboard;
+mod paper;
 mod startup;
 #[path = "../support/mod.rs"]
 mod support;
@@ -292,6 +294,49 @@ fn an_empty_profile_and_a_wrong_output_are_errors() {
     let message = folder.refused(&["report", "app", "-p", "run.plraw", "-o", "app"]);
     assert!(message.contains("is the input itself"), "{message}");
     assert!(!folder.path("r.html").exists());
+}
+
+#[test]
+fn open_hands_the_page_to_the_desktop_and_its_absence_is_no_error() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    folder.build("app", "app.c", SOURCE, &[]);
+    folder.count("app", "run.plraw", &[]);
+    let open = |path: &Path| {
+        let program = Path::new(env!("CARGO_BIN_EXE_postlink"));
+        let arguments = [
+            "report",
+            "app",
+            "-p",
+            "run.plraw",
+            "-o",
+            "report.html",
+            "--open",
+        ];
+        let output = folder
+            .command(program, &arguments)
+            .env("PATH", path)
+            .output()
+            .expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let desktop = folder.path("desktop");
+    fs::create_dir(&desktop).expect("the folder is ours");
+    let said = open(&desktop);
+    assert!(
+        said.contains("warning: the page cannot be opened: xdg-open"),
+        "{said}"
+    );
+    let opener = desktop.join("xdg-open");
+    fs::write(&opener, "#!/bin/sh\necho \"$1\" > opened\n").expect("the folder is ours");
+    fs::set_permissions(&opener, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+    let said = open(&desktop);
+    assert!(!said.contains("warning"), "{said}");
+    let opened = fs::read_to_string(folder.path("opened")).expect("it was called");
+    assert_eq!(opened, "report.html\n");
+    assert!(folder.path("report.html").exists());
 }
 
 #[test]

@@ -26,7 +26,11 @@ pub fn done(command: &mut Command) -> Output {
 /// Whether a tool is installed. Says so if it is not: what needs it is skipped.
 pub fn is_installed(tool: &str) -> bool {
     // Go's has commands alone.
-    let version = if tool == "go" { "version" } else { "--version" };
+    is_there(tool, if tool == "go" { "version" } else { "--version" })
+}
+
+/// Whether a tool is installed that says its version by this argument.
+pub fn is_there(tool: &str, version: &str) -> bool {
     let found = Command::new(tool)
         .arg(version)
         .stdout(Stdio::null())

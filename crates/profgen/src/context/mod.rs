@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::frames::Frames;
-use crate::context_key::{ByAddress, ByLocation, Limits, cut, fold};
+use crate::context_key::{ByAddress, ByLocation, ContextLimits, cut, fold};
 use crate::counters::Counters;
 use crate::dwarf::Lines;
 use crate::names;
@@ -72,7 +72,7 @@ fn key(
     names: &mut Names,
     loaded: &Loaded<'_>,
     probe: &Probe,
-    limits: Limits,
+    limits: ContextLimits,
 ) -> Context {
     let mut context = callers.to_vec();
     add_path(&mut context, names, loaded, probe);
@@ -91,7 +91,7 @@ pub fn by_probes(
     program: &Program<'_>,
     loaded: &Loaded<'_>,
     counters: &ByAddress,
-    limits: Limits,
+    limits: ContextLimits,
     mut frames: Option<Frames<'_, '_>>,
 ) -> (Profile, usize) {
     let mut profile = Profile {
@@ -162,7 +162,7 @@ fn add_probes(
     profile: &mut Profile,
     callers: &mut Callers<'_, '_, '_>,
     counters: &Counters,
-    limits: Limits,
+    limits: ContextLimits,
 ) {
     let (program, loaded) = (callers.program, callers.loaded);
     let hash = |node: NodeId| {
@@ -428,7 +428,7 @@ impl Cold {
             };
             if self.merge {
                 cut(&mut context, Some(self.depth.max(1)));
-                // Code that was inlined somewhere is not what the shorter chain stands for: attributes are left.
+                // Code that was inlined somewhere is not what the shorter chain represents: attributes are left.
                 folded.entry(context).or_default().merge(&function);
             }
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use gimli::{Dwarf, DwarfPackage, DwoId, EndianSlice, LittleEndian, SectionId, Unit};
 use postlink_elf::compressed;
 use postlink_elf::elf::Elf;
-use postlink_profile::source::Source;
+use postlink_profile::Source;
 
 use super::{Part, Slice, Units, bad, section};
 use crate::FormatError;

@@ -15,8 +15,8 @@ use rustc_hash::FxHashSet;
 use crate::FormatError;
 use crate::context::frames::Frames;
 use crate::context::{self, preinline};
-use crate::context_key::{ByAddress, ByLocation, Limits, by_location, cut, fold};
-use crate::counters::{Counters, RawPart, read_raw};
+use crate::context_key::{ByAddress, ByLocation, ContextLimits, by_location, cut, fold};
+use crate::counters::{Counters, RawPart, read_raw_counters};
 use crate::dwarf::Lines;
 use crate::flat;
 use crate::probe::{self, Loaded};
@@ -77,7 +77,7 @@ pub struct Options {
     /// Where hot and cold begin.
     pub summary: summary::Limits,
     /// How chains of callers become keys.
-    pub limits: Limits,
+    pub limits: ContextLimits,
     /// Put callers into chains that are missing because they jumped on.
     pub infer_frames: bool,
     /// How many jumps in a row are looked for.
@@ -119,7 +119,7 @@ impl Default for Options {
             fill_all: false,
             trim_cold: false,
             summary: summary::Limits::default(),
-            limits: Limits {
+            limits: ContextLimits {
                 fold: None,
                 depth: None,
                 unsymbolized_depth: None,
@@ -244,7 +244,7 @@ pub fn generate(
             return finish::finish(&file, made, options, report, out);
         }
         Input::Raw(bytes) => {
-            let raw = read_raw(bytes, base)?;
+            let raw = read_raw_counters(bytes, base)?;
             let made = if raw.iter().any(|part| part.0.is_some()) {
                 from_raw_chains(&file, raw, base, options, &mut report)?
             } else {
@@ -498,7 +498,7 @@ impl Binary<'_, '_> {
 }
 
 /// Folds and cuts keys of addresses.
-fn limited(counters: ByAddress, limits: Limits) -> ByAddress {
+fn limited(counters: ByAddress, limits: ContextLimits) -> ByAddress {
     let mut all = ByAddress::default();
     for (mut chain, counters) in counters {
         fold(&mut chain, limits.fold);
@@ -609,9 +609,10 @@ fn from_raw_chains(
             }
             by_address.entry(frames).or_default().absorb(counters);
         } else {
-            let context = match chain.is_empty() {
-                true => Vec::new(),
-                false => text::context(&chain, &mut names).ok_or_else(|| broken(&chain))?,
+            let context = if chain.is_empty() {
+                Vec::new()
+            } else {
+                text::context(&chain, &mut names).ok_or_else(|| broken(&chain))?
             };
             by_location.entry(context).or_default().0.absorb(counters);
         }

@@ -8,9 +8,8 @@ use std::path::Path;
 
 use postlink_bytes::hex;
 use postlink_elf::elf::Elf;
-use postlink_profile::modules::{self, By};
 use postlink_profile::perf_data::PerfData;
-use postlink_profile::spaces::Space;
+use postlink_profile::{RecognisedBy, Space};
 use rustc_hash::FxHashMap;
 
 use crate::FormatError;
@@ -44,9 +43,13 @@ pub(super) fn read(
     let bad = |error: postlink_profile::Error| FormatError::new(error.to_string());
     let data = PerfData::new(name, bytes).map_err(bad)?;
     let spaces = data.spaces();
-    let found = modules::ours(spaces.modules(), options.file.as_bytes(), elf.build_id);
+    let found = postlink_profile::modules_of_binary(
+        spaces.modules(),
+        options.file.as_bytes(),
+        elf.build_id,
+    );
     let wanted = found.modules;
-    if found.by == By::Nothing {
+    if found.by == RecognisedBy::Nothing {
         return Err(FormatError::new(
             "No relevant mmap event is found in perf data.",
         ));
@@ -70,9 +73,10 @@ pub(super) fn read(
         let address = load.map_or(EXTERNAL, |load| {
             (place.address - load.0).wrapping_add(load.2)
         });
-        match program.is_code(address) {
-            true => address,
-            false => EXTERNAL,
+        if program.is_code(address) {
+            address
+        } else {
+            EXTERNAL
         }
     };
     let chains = !options.ignore_chains
@@ -143,7 +147,7 @@ pub(super) fn read(
             .collect(),
         ..Script::default()
     };
-    if let By::OtherBuild(theirs) = found.by {
+    if let RecognisedBy::OtherBuild(theirs) = found.by {
         script.warnings.push(format!(
             "The build-id of {} is {} in the binary and {} in the recording: it was made with another version of the file",
             options.file,

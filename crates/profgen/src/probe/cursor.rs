@@ -3,7 +3,7 @@
 
 use postlink_bytes::{Broken, Bytes};
 
-use crate::FormatError;
+use crate::{ErrorKind, FormatError};
 
 /// A place in a section.
 #[derive(Clone, Debug)]
@@ -43,21 +43,26 @@ impl<'d> Cursor<'d> {
             self.section,
             self.bytes.len()
         ))
+        .at_offset(at as u64)
     }
 
     /// The sentence for a read that began at `start`.
     #[cold]
     fn broken(&self, broken: Broken, start: usize, what: &str) -> FormatError {
         match broken {
-            Broken::Short { needed: 1, left: 0 } => self.error(
-                self.offset(),
-                format_args!("the section ends before {what}"),
-            ),
-            Broken::Short { needed, left } => self.error(
-                self.offset(),
-                format_args!("{what} needs {needed} bytes, {left} are left"),
-            ),
-            Broken::Wide => self.error(start, format_args!("{what} has more than 64 bits")),
+            Broken::Short { needed, left } => {
+                let error = if (needed, left) == (1, 0) {
+                    let what = format_args!("the section ends before {what}");
+                    self.error(self.offset(), what)
+                } else {
+                    let what = format_args!("{what} needs {needed} bytes, {left} are left");
+                    self.error(self.offset(), what)
+                };
+                error.of(ErrorKind::Truncated).values(left, needed)
+            }
+            Broken::Wide => self
+                .error(start, format_args!("{what} has more than 64 bits"))
+                .of(ErrorKind::TooLarge),
         }
     }
 
@@ -107,13 +112,16 @@ impl<'d> Cursor<'d> {
         let count = self.uleb(what)?;
         match usize::try_from(count) {
             Ok(count) if count <= self.left() / size => Ok(count),
-            _ => Err(self.error(
-                at,
-                format_args!(
-                    "{what} is {count}, but {} bytes are left for them",
-                    self.left()
-                ),
-            )),
+            _ => Err(self
+                .error(
+                    at,
+                    format_args!(
+                        "{what} is {count}, but {} bytes are left for them",
+                        self.left()
+                    ),
+                )
+                .of(ErrorKind::Truncated)
+                .values(self.left(), count)),
         }
     }
 }

@@ -17,8 +17,8 @@ use rustc_hash::FxHashSet;
 use super::anchor::Anchors;
 use super::cursor::Cursor;
 use super::{Node, Packed, Probes, Statistics};
-use crate::FormatError;
 use crate::guid::Guid;
+use crate::{ErrorKind, FormatError};
 
 /// Name of the section.
 pub const SECTION: &str = ".pseudo_probe";
@@ -37,7 +37,7 @@ const BODY_SIZE: usize = 11;
 /// Indexes are kept in 24 bits.
 const INDEX_LIMIT: u64 = 1 << 24;
 /// Bodies in each other. Compilers write some dozens; a context is written out for every probe, so without a
-/// limit a file of some megabytes would stand for terabytes of text.
+/// limit a file of some megabytes would represent terabytes of text.
 const DEPTH: usize = 4096;
 /// Records of one task hold about this many probes.
 const TASK: u32 = 1 << 16;
@@ -86,14 +86,18 @@ impl Walker<'_, '_> {
         let mut site = 0;
         loop {
             if open.len() >= DEPTH {
-                return Err(self.cursor.error(
-                    self.cursor.offset(),
-                    format_args!(
-                        "an inlined body is nested in {} others; at most {} are read",
-                        open.len(),
-                        DEPTH - 1
-                    ),
-                ));
+                return Err(self
+                    .cursor
+                    .error(
+                        self.cursor.offset(),
+                        format_args!(
+                            "an inlined body is nested in {} others; at most {} are read",
+                            open.len(),
+                            DEPTH - 1
+                        ),
+                    )
+                    .of(ErrorKind::TooLarge)
+                    .values(open.len(), DEPTH - 1));
             }
             let guid = Guid(self.cursor.u64("a body's GUID")?);
             let probes = self.cursor.count(PROBE_SIZE, "number of probes")?;
@@ -118,10 +122,13 @@ impl Walker<'_, '_> {
             let at = self.cursor.offset();
             let number = self.cursor.uleb("a call site")?;
             site = u32::try_from(number).map_err(|_| {
-                self.cursor.error(
-                    at,
-                    format_args!("call site {number} is more than {}", u32::MAX),
-                )
+                self.cursor
+                    .error(
+                        at,
+                        format_args!("call site {number} is more than {}", u32::MAX),
+                    )
+                    .of(ErrorKind::TooLarge)
+                    .values(number, u32::MAX)
             })?;
         }
     }
@@ -136,10 +143,14 @@ impl Walker<'_, '_> {
         let at = self.cursor.offset();
         let index = self.cursor.uleb("a probe's index")?;
         if index >= INDEX_LIMIT {
-            return Err(self.cursor.error(
-                at,
-                format_args!("probe index {index} is more than {}", INDEX_LIMIT - 1),
-            ));
+            return Err(self
+                .cursor
+                .error(
+                    at,
+                    format_args!("probe index {index} is more than {}", INDEX_LIMIT - 1),
+                )
+                .of(ErrorKind::TooLarge)
+                .values(index, INDEX_LIMIT - 1));
         }
         let tag = self.cursor.u8("a probe's tag")?;
         let address = if tag & DIFFERENCE != 0 {
@@ -160,10 +171,13 @@ impl Walker<'_, '_> {
             let at = self.cursor.offset();
             let number = self.cursor.uleb("a probe's discriminator")?;
             discriminator = u32::try_from(number).map_err(|_| {
-                self.cursor.error(
-                    at,
-                    format_args!("discriminator {number} is more than {}", u32::MAX),
-                )
+                self.cursor
+                    .error(
+                        at,
+                        format_args!("discriminator {number} is more than {}", u32::MAX),
+                    )
+                    .of(ErrorKind::TooLarge)
+                    .values(number, u32::MAX)
             })?;
         }
         self.last = address;
@@ -371,15 +385,19 @@ pub fn decode(section: &[u8], anchors: &Anchors) -> Result<Probes, FormatError> 
         walker.record(start, &mut count)?;
         count.statistics.records += 1;
         if count.nodes > u64::from(u32::MAX) || count.probes > u64::from(u32::MAX) {
-            return Err(walker.cursor.error(
-                at,
-                format_args!(
-                    "{} bodies and {} probes are more than {}",
-                    count.nodes,
-                    count.probes,
-                    u32::MAX
-                ),
-            ));
+            return Err(walker
+                .cursor
+                .error(
+                    at,
+                    format_args!(
+                        "{} bodies and {} probes are more than {}",
+                        count.nodes,
+                        count.probes,
+                        u32::MAX
+                    ),
+                )
+                .of(ErrorKind::TooLarge)
+                .values(count.nodes.max(count.probes), u32::MAX));
         }
     }
     fill(tasks, &count, &scout)
@@ -472,7 +490,8 @@ impl Probes {
             return Err(FormatError::new(format!(
                 "sections {SECTION}: more than {} bodies or probes",
                 u32::MAX
-            )));
+            ))
+            .of(ErrorKind::TooLarge));
         }
         let (nodes, probes) = (nodes as u32, probes as u32);
         self.nodes.extend(other.nodes.into_iter().map(|node| Node {

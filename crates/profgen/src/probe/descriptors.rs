@@ -4,8 +4,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cursor::Cursor;
-use crate::FormatError;
 use crate::guid::Guid;
+use crate::{ErrorKind, FormatError};
 
 /// Name of the section.
 pub const SECTION: &str = ".pseudo_probe_desc";
@@ -60,7 +60,9 @@ impl<'d> Descriptors<'d> {
                 "section {SECTION}: {} functions are more than {}",
                 all.len(),
                 u32::MAX
-            )));
+            ))
+            .of(ErrorKind::TooLarge)
+            .values(all.len(), u32::MAX));
         }
         let mut places = FxHashMap::default();
         for (at, descriptor) in all.iter().enumerate() {

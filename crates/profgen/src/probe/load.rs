@@ -78,9 +78,10 @@ pub fn load<'d>(elf: &Elf<'d>) -> Result<Option<Loaded<'d>>, FormatError> {
         drop((symbols, all));
         for (_, section) in probe_sections {
             let decoded = decode::decode(elf.section_data(section), &anchors)?;
-            match probes.is_empty() {
-                true => probes = decoded,
-                false => probes.append(decoded)?,
+            if probes.is_empty() {
+                probes = decoded
+            } else {
+                probes.append(decoded)?
             }
         }
         return Ok(Some(Loaded {

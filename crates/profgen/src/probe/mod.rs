@@ -72,7 +72,7 @@ pub use descriptors::{Descriptor, Descriptors};
 pub use load::{Loaded, load};
 pub use print::{Listed, inline_text};
 
-/// What a probe stands for.
+/// What a probe represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A block.
@@ -147,7 +147,7 @@ pub struct Probe {
     pub address: u64,
     /// Number in the source function, from 1; 1 is the entry.
     pub index: u32,
-    /// What it stands for.
+    /// What it represents.
     pub kind: Kind,
     /// Bits 4–6 of the tag, as 0–7.
     pub attributes: u8,

@@ -69,9 +69,10 @@ impl Listed<'_, '_> {
             if probe.discriminator != 0 {
                 write!(out, " discriminator {}", probe.discriminator)?;
             }
-            match context.is_empty() {
-                true => writeln!(out)?,
-                false => writeln!(out, "  inlined at {context}")?,
+            if context.is_empty() {
+                writeln!(out)?
+            } else {
+                writeln!(out, "  inlined at {context}")?
             }
         }
         Ok(())

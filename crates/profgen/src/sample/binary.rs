@@ -12,8 +12,8 @@ use std::io::{self, Write};
 use super::Profile;
 use super::extbinary::{Options, Reader, VERSION, Writer, put, summary_section};
 use super::summary::Summary;
-use crate::FormatError;
 use crate::probe::cursor::Cursor;
+use crate::{ErrorKind, FormatError};
 
 /// `SPROF42` and the number of the form.
 pub const MAGIC: u64 = 0x5350_524f_4634_32ff;
@@ -43,15 +43,19 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
     let mut cursor = Cursor::new("profile", bytes, 0);
     let magic = cursor.uleb("magic number")?;
     if magic != MAGIC {
-        return Err(FormatError::new(format!(
-            "magic number is {magic:#x}, not {MAGIC:#x}"
-        )));
+        return Err(
+            FormatError::new(format!("magic number is {magic:#x}, not {MAGIC:#x}"))
+                .at_offset(0)
+                .values(magic, MAGIC),
+        );
     }
     let version = cursor.uleb("version")?;
     if version != VERSION {
-        return Err(FormatError::new(format!(
-            "version is {version}, not {VERSION}"
-        )));
+        return Err(
+            FormatError::new(format!("version is {version}, not {VERSION}"))
+                .of(ErrorKind::Unsupported)
+                .values(version, VERSION),
+        );
     }
     // The summary follows from the counts.
     for _ in 0..5 {

@@ -24,9 +24,9 @@ use rustc_hash::FxHashMap;
 use super::summary::Summary;
 use super::text::ordered_targets;
 use super::{Context, Function, Location, Names, Profile, Step};
-use crate::FormatError;
 use crate::guid::Guid;
 use crate::probe::cursor::Cursor;
+use crate::{ErrorKind, FormatError};
 
 /// `SPROF42` and the number of the form.
 pub const MAGIC: u64 = 0x5350_524f_4634_3204;
@@ -391,22 +391,29 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
     let mut head = Cursor::new("head", bytes, 0);
     let magic = head.uleb("magic number")?;
     if magic != MAGIC {
-        return Err(FormatError::new(format!(
-            "magic number is {magic:#x}, not {MAGIC:#x}"
-        )));
+        return Err(
+            FormatError::new(format!("magic number is {magic:#x}, not {MAGIC:#x}"))
+                .at_offset(0)
+                .values(magic, MAGIC),
+        );
     }
     let version = head.uleb("version")?;
     if version != VERSION {
-        return Err(FormatError::new(format!(
-            "version is {version}, not {VERSION}"
-        )));
+        return Err(
+            FormatError::new(format!("version is {version}, not {VERSION}"))
+                .of(ErrorKind::Unsupported)
+                .values(version, VERSION),
+        );
     }
     let count = head.u64("number of sections")?;
     if count > head.left() as u64 / 32 {
         return Err(FormatError::new(format!(
             "the table has {count} sections, but {} bytes are left for it",
             head.left()
-        )));
+        ))
+        .of(ErrorKind::Truncated)
+        .at_offset(head.offset() as u64)
+        .values(head.left(), count));
     }
     let mut sections: FxHashMap<u64, (u64, &[u8])> = FxHashMap::default();
     for _ in 0..count {
@@ -419,12 +426,17 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
             return Err(FormatError::new(format!(
                 "section of kind {kind}, at {offset:#x} and {len:#x} bytes long, reaches beyond the file's {:#x} bytes",
                 bytes.len()
-            )));
+            ))
+            .of(ErrorKind::Truncated)
+            .at_offset(offset)
+            .values(bytes.len(), offset.saturating_add(len)));
         };
         if flags & COMPRESSED != 0 && len > 0 {
             return Err(FormatError::new(format!(
                 "section of kind {kind} is compressed, which is not supported"
-            )));
+            ))
+            .of(ErrorKind::Unsupported)
+            .at_offset(offset));
         }
         sections.insert(kind, (flags >> 32, body));
     }
@@ -478,7 +490,9 @@ impl Reader {
                 self.profile.names.intern(hash.to_string().as_bytes())
             } else {
                 let Some(len) = cursor.rest().iter().position(|&byte| byte == 0) else {
-                    return Err(cursor.error(cursor.offset(), "a name has no end"));
+                    return Err(cursor
+                        .error(cursor.offset(), "a name has no end")
+                        .of(ErrorKind::Truncated));
                 };
                 let name = cursor.take(len + 1, "a name")?;
                 self.profile
@@ -539,10 +553,13 @@ impl Reader {
 
     fn body(&self, cursor: &mut Cursor<'_>, depth: usize) -> Result<Function, FormatError> {
         if depth > DEPTH_LIMIT {
-            return Err(cursor.error(
-                cursor.offset(),
-                format_args!("inlining is deeper than {DEPTH_LIMIT}"),
-            ));
+            return Err(cursor
+                .error(
+                    cursor.offset(),
+                    format_args!("inlining is deeper than {DEPTH_LIMIT}"),
+                )
+                .of(ErrorKind::TooLarge)
+                .values(depth, DEPTH_LIMIT));
         }
         let mut function = Function {
             total: cursor.uleb("a sum")?,
@@ -573,10 +590,13 @@ impl Reader {
         depth: usize,
     ) -> Result<(), FormatError> {
         if depth > DEPTH_LIMIT {
-            return Err(cursor.error(
-                cursor.offset(),
-                format_args!("inlining is deeper than {DEPTH_LIMIT}"),
-            ));
+            return Err(cursor
+                .error(
+                    cursor.offset(),
+                    format_args!("inlining is deeper than {DEPTH_LIMIT}"),
+                )
+                .of(ErrorKind::TooLarge)
+                .values(depth, DEPTH_LIMIT));
         }
         if flags & 1 != 0 {
             function.hash = cursor.uleb("a hash")?;
@@ -604,10 +624,12 @@ fn location(cursor: &mut Cursor<'_>) -> Result<Location, FormatError> {
             offset,
             discriminator,
         }),
-        _ => Err(cursor.error(
-            at,
-            format_args!("location {offset}.{discriminator} has more than 32 bits"),
-        )),
+        _ => Err(cursor
+            .error(
+                at,
+                format_args!("location {offset}.{discriminator} has more than 32 bits"),
+            )
+            .of(ErrorKind::TooLarge)),
     }
 }
 
@@ -624,10 +646,13 @@ fn element<'l, T>(
         .and_then(|number| list.get(number));
     found.ok_or_else(|| {
         let count = list.len();
-        cursor.error(
-            at,
-            format_args!("{what} number {number}, but there are {count}"),
-        )
+        cursor
+            .error(
+                at,
+                format_args!("{what} number {number}, but there are {count}"),
+            )
+            .of(ErrorKind::OutOfBounds)
+            .values(number, count)
     })
 }
 

@@ -127,6 +127,7 @@ pub fn read(text: &[u8]) -> Result<Profile, FormatError> {
         let bad = |what: &str| {
             let shown = crate::beginning(line);
             FormatError::new(format!("line {}: {what}: {shown:?}", number + 1))
+                .at_line(number as u64 + 1)
         };
         let depth = line.len() - content.len();
         if depth == 0 {

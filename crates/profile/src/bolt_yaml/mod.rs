@@ -210,7 +210,7 @@ pub fn read_bytes(name: &Path, text: &[u8]) -> Result<BoltYaml, Error> {
 
 /// Writes a file, by way of a temporary beside it.
 pub fn write(path: &Path, profile: &BoltYaml) -> Result<(), Error> {
-    output::atomically(path, |out| {
+    output::write_atomically(path, |out| {
         std::io::Write::write_all(out, &to_bytes(profile))
     })
 }

@@ -1,10 +1,10 @@
 //! Writes the layout of LLVM's YAML printer, byte for byte: values start in column 17 after their key's
-//! indentation (or after one space), flow sequences go on in the next line once they are beyond column 70,
+//! indentation (or after one space), flow sequences continue in the next line once they are beyond column 70,
 //! scalars are quoted where LLVM does it.
 
 use super::{Block, BoltYaml, Call, Function, HashFunction, Node, Successor};
 
-/// Column after which a flow sequence or mapping goes on in a new line.
+/// Column after which a flow sequence or mapping continues in a new line.
 const WRAP: usize = 70;
 
 /// The whole text.

@@ -6,7 +6,7 @@
 //! not end the stream's frame when it is done, so an empty last block is put after it here. There may be
 //! several frames.
 //!
-//! A few bytes can stand for very many. More than [`MOST`] for each are not believed.
+//! A few bytes can represent very many. More than [`MOST`] for each are not believed.
 
 use std::io::Read;
 
@@ -14,7 +14,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::Wrong;
 
-/// Bytes that one compressed byte may stand for. Recordings are compressed to a third, or a thirtieth if the
+/// Bytes that one compressed byte may represent. Recordings are compressed to a third, or a thirtieth if the
 /// program does one thing only.
 const MOST: usize = 4096;
 

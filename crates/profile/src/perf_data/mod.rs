@@ -21,12 +21,12 @@
 
 #![warn(clippy::indexing_slicing)]
 
-pub mod attr;
+mod attr;
 mod auxtrace;
 mod compressed;
 mod cursor;
-pub mod header;
-pub mod record;
+mod header;
+mod record;
 mod spe;
 
 use std::path::Path;
@@ -39,6 +39,7 @@ use crate::source::{Pages, Source, piece_count, share};
 use crate::spaces::Spaces;
 use crate::{Error, progress};
 
+pub use attr::Attribute;
 use auxtrace::Kind;
 use header::Header;
 use record::Recording;
@@ -92,7 +93,7 @@ impl<'a> PerfData<'a> {
     }
 
     /// The sampled events.
-    pub fn attributes(&self) -> &[attr::Attribute] {
+    pub fn attributes(&self) -> &[Attribute] {
         &self.recording.attributes
     }
 
@@ -152,9 +153,10 @@ impl<'a> PerfData<'a> {
 
     /// Adds up all samples, in parallel.
     pub fn aggregate(&self, name: &Path, options: &Options) -> Result<AddressProfile, Error> {
-        let first = match options.without_newest {
-            true => self.first_full(name, options)?,
-            false => u64::MAX,
+        let first = if options.without_newest {
+            self.first_full(name, options)?
+        } else {
+            u64::MAX
         };
         let adders = share(
             &self.recording.pieces,

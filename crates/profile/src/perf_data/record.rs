@@ -263,9 +263,10 @@ impl<'a> Recording<'a> {
         let mut walk = Walk::default();
         let range = header.records.clone();
         walk.records(0, pages, range, &mut header)?;
-        let unpacked = match walk.compressed.is_empty() {
-            true => Vec::new(),
-            false => compressed::unpack(&walk.compressed)?,
+        let unpacked = if walk.compressed.is_empty() {
+            Vec::new()
+        } else {
+            compressed::unpack(&walk.compressed)?
         };
         let mut inner = Walk::default();
         inner

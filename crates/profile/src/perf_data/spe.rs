@@ -44,15 +44,16 @@ pub(super) struct Operation {
     pub(super) ticks: Option<u64>,
 }
 
-/// Length of an instruction: where control goes on after a branch that is not taken.
+/// Length of an instruction: where control continues after a branch that is not taken.
 const INSTRUCTION: u64 = 4;
 
 impl Operation {
     /// Where the branch led.
     pub(super) fn destination(&self) -> u64 {
-        match self.not_taken {
-            true => self.pc.wrapping_add(INSTRUCTION),
-            false => self.target.unwrap_or(0),
+        if self.not_taken {
+            self.pc.wrapping_add(INSTRUCTION)
+        } else {
+            self.target.unwrap_or(0)
         }
     }
 }
@@ -115,9 +116,10 @@ fn packet(data: &[u8], at: usize) -> Option<(Packet, usize)> {
 fn address(value: u64) -> u64 {
     const KERNEL_LEVELS: std::ops::RangeInclusive<u64> = 1..=2;
     let low = value & (u64::MAX >> 8);
-    match KERNEL_LEVELS.contains(&(value >> 61 & 3)) && value >> 63 != 0 {
-        true => low | 0xff << 56,
-        false => low,
+    if KERNEL_LEVELS.contains(&(value >> 61 & 3)) && value >> 63 != 0 {
+        low | 0xff << 56
+    } else {
+        low
     }
 }
 

@@ -97,9 +97,10 @@ fn add_up(
             let turn = known.turn(number);
             let (start, piece) = pieces[number];
             let piece = pages.load(start..start + piece.len(), buffer);
-            let events = match turn.is_needed() {
-                true => space_events(piece, start)?,
-                false => Vec::new(),
+            let events = if turn.is_needed() {
+                space_events(piece, start)?
+            } else {
+                Vec::new()
             };
             let rest = || {
                 let (mut rest, mut buffer) = (Vec::new(), Vec::new());
@@ -200,7 +201,7 @@ fn space_event(record: &[u8]) -> Result<Option<(i32, SpaceEvent)>, String> {
         .unwrap_or(record.len());
     let (kind, rest) = record.split_at(end);
     match kind {
-        b"MMAP" | b"MMAP2" => match mapping(rest)? {
+        b"MMAP" | b"MMAP2" => match mapping_event(rest)? {
             (-1, _) => Ok(None), // the kernel
             (pid, mapping) => Ok(Some((pid, SpaceEvent::Map(mapping)))),
         },
@@ -232,11 +233,14 @@ fn space_event(record: &[u8]) -> Result<Option<(i32, SpaceEvent)>, String> {
     }
 }
 
-/// What a mapping event says after its kind: the process (-1 is the kernel) and the mapping.
-///
-/// # Errors
-/// A sentence about what is missing or is no number.
-pub fn mapping(mut rest: &[u8]) -> Result<(i32, Mapping), String> {
+/// What a mapping event says after its kind: the process (-1 is the kernel) and the mapping. `None` if something is
+/// missing or is no number.
+pub fn mapping(rest: &[u8]) -> Option<(i32, Mapping)> {
+    mapping_event(rest).ok()
+}
+
+/// The same, with a sentence about what is wrong.
+fn mapping_event(mut rest: &[u8]) -> Result<(i32, Mapping), String> {
     let mut take = |until: &[u8], what: &str| -> Result<&[u8], String> {
         let at = rest.windows(until.len()).position(|window| window == until);
         let at = at.ok_or_else(|| format!("mapping event without {what}"))?;
@@ -338,7 +342,7 @@ fn visit(text: &[u8], start: usize, each: &mut impl FnMut(&Sample)) -> Result<u6
             flush(&mut sample, each);
             continue;
         }
-        // A call chain goes on, and a branch stack alone on a line belongs to the header or call chain before
+        // A call chain continues, and a branch stack alone on a line belongs to the header or call chain before
         // it. Everything else begins a sample; what is pending here is not complete in one line.
         let pending =
             !sample.callchain.is_empty() || sample.pid.is_some() || !sample.event.is_empty();

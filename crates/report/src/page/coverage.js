@@ -27,7 +27,7 @@ const coverageView = (argument) => {
     out.push(el('section', { class: 'panel' }, el('p', {}, model.notes.find((n) => n.includes('debug information')) || 'There are no source lines.'), el('p', { class: 'muted' }, 'Functions and branches are counted without it.')));
     return out;
   }
-  const prefix = prefixOf(files.map((f) => f.name));
+  const common = prefixOf(files.map((f) => f.name)), prefix = common === '/' ? '' : common;
   const short_ = (name) => name.slice(prefix.length) || name;
   if (coverageState.file !== null) {
     const f = files.find((x) => x.c.file === coverageState.file);
@@ -41,24 +41,26 @@ const coverageView = (argument) => {
         return el('div', { class: kind, title: b && b[2] ? `${b[2]} of ${b[1]} branches went one way only` : null }, el('span', {}, String(line)), el('span', {}, n === undefined ? '' : n === 0 ? 'never' : short(n)), el('span', {}, (text ? text[line - 1] ?? '' : '') + (b && b[2] ? `   ◐ ${b[2]} of ${b[1]} one way` : '')));
       };
       out.push(el('p', { class: 'legend' }, el('span', {}, el('span', { class: 'swatch', style: 'background:var(--good)' }), 'ran'), el('span', {}, el('span', { class: 'swatch', style: 'background:var(--warn)' }), 'ran, a branch went one way only'), el('span', {}, el('span', { class: 'swatch', style: 'background:var(--bad)' }), 'never ran')));
-      out.push(el('section', { class: 'panel source', tabindex: '0', 'aria-label': 'Source' }, text ? text.map((_, k) => row(k + 1)) : [el('p', { class: 'muted', style: 'padding:0 12px' }, 'The text of this file is not on the page; these are its lines with code.'), ...[...at].map(row)]));
+      const lines = text ? text.map((_, k) => row(k + 1)) : [...at].map(row);
+      out.push(text ? null : el('p', { class: 'muted' }, 'The text of this file is not on the page; these are its lines with code.'));
+      out.push(el('section', { class: 'panel source', tabindex: '0', 'aria-label': 'Source' }, lines), unprinted(lines.length - PRINTED_LINES, 'lines'));
       return out;
     }
   }
   const columns = [
     { name: 'name', title: 'File', width: 'minmax(220px, 1fr)', value: (k) => short_(files[k].name), show: (k) => short_(files[k].name) },
-    { name: 'bar', title: 'Lines that ran', width: '150px', num: true, value: (k) => files[k].hit / files[k].lines, show: (k) => el('span', { class: 'meter' }, el('i', { style: `width:${100 * files[k].hit / files[k].lines}%` })) },
-    { name: 'share', title: '', width: '76px', num: true, value: (k) => files[k].hit / files[k].lines, show: (k) => percent(files[k].hit, files[k].lines) },
+    innerWidth < NARROW ? null : { name: 'bar', title: 'Lines that ran', width: '150px', num: true, value: (k) => files[k].hit / files[k].lines, show: (k) => el('span', { class: 'meter' }, el('i', { style: `width:${100 * files[k].hit / files[k].lines}%` })) },
+    { name: 'share', title: 'Ran', help: 'Share of the lines that ran', width: '76px', num: true, value: (k) => files[k].hit / files[k].lines, show: (k) => percent(files[k].hit, files[k].lines) },
     { name: 'lines', title: 'Lines', width: '80px', num: true, help: 'Lines with code', value: (k) => files[k].lines, show: (k) => count(files[k].lines) },
     { name: 'missed', title: 'Never ran', width: '90px', num: true, value: (k) => files[k].lines - files[k].hit, show: (k) => count(files[k].lines - files[k].hit) },
     { name: 'branches', title: 'Branches', width: '90px', num: true, help: 'Conditional branches that ran', value: (k) => files[k].branches, show: (k) => count(files[k].branches) },
     { name: 'one', title: 'One way', width: '84px', num: true, help: 'Of these, those that went one way only', value: (k) => files[k].one, show: (k) => count(files[k].one) },
-  ];
+  ].filter(Boolean);
   const rows = table(columns, { label: 'Source files', sort: 'lines', open: (k) => go('coverage', files[k].c.file) });
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Search files…', 'aria-label': 'Search files' });
   const search = () => rows.set(files.map((_, k) => k).filter((k) => files[k].name.toLowerCase().includes(input.value.toLowerCase())));
   input.addEventListener('input', search);
   setTimeout(search);
-  out.push(el('p', { class: 'lead' }, `A line ran as often as the most executed of its instructions, added up over the functions it is in.${prefix ? ` Files below ${prefix}` : ''}`), el('div', { class: 'bar-row' }, input), rows.box);
+  out.push(el('p', { class: 'lead' }, `A line ran as often as the most executed of its instructions, added up over the functions it is in.${prefix ? ` Files are below ${prefix}.` : ''}`), el('div', { class: 'bar-row' }, input), rows.box);
   return out;
 };

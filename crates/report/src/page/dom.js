@@ -1,5 +1,7 @@
 // Elements, numbers, colours, the table of which only the visible rows exist.
 
+/** Windows narrower than this are a phone's. */
+const NARROW = 600;
 const SVG = 'http://www.w3.org/2000/svg';
 
 const fill = (node, attributes, children) => {
@@ -36,7 +38,12 @@ const percent = (part, whole, digits) => {
   if (part > 0 && x < 0.01) return '< 0.01 %';
   return x.toFixed(digits ?? (x < 1 ? 2 : 1)) + ' %';
 };
-const change = (before, after) => before ? ((after / before - 1) * 100 >= 0 ? '+' : '−') + Math.abs((after / before - 1) * 100).toFixed(1) + ' %' : '–';
+const change = (before, after) => {
+  if (!before) return '–';
+  const x = (after / before - 1) * 100, text = Math.abs(x).toFixed(1) + ' %';
+  // What rounds to nothing has no sign.
+  return text === '0.0 %' ? text : (x > 0 ? '+' : '−') + text;
+};
 const hex = (n) => '0x' + n.toString(16);
 const tail = (path) => path.split('/').pop();
 
@@ -56,7 +63,16 @@ const ramp = () => {
 };
 /** Heat of a count between 0 and 1, by its logarithm. */
 const warmth = (n, most) => n > 0 ? 0.06 + 0.94 * Math.log1p(n) / Math.log1p(most) : 0;
-const ink = (c) => 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] > 140 ? '#16181c' : '#ffffff';
+/** Black or white, whichever is easier to read on a colour: the contrast is 4.5 or more on any (WCAG's formula). */
+const ink = (c) => {
+  const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? '#000000' : '#ffffff';
+};
+/** A colour that lets part of what is below it through. */
+const mixed = (colour, below, share) => colour.map((v, i) => Math.round(v * share + below[i] * (1 - share)));
+
+/** What draws pictures and tables of the view at hand again, in the colours of the theme; they are told if it is for paper. */
+let painters = [];
 
 const tip = {
   box: document.getElementById('tip'),
@@ -136,6 +152,12 @@ const find = (query) => {
 };
 
 const ROW = 30;
+/** Rows of a table that go on paper. */
+const PRINTED = 200;
+/** So many blocks of a function and lines of a file do: the style sheet hides the rest. */
+const PRINTED_BLOCKS = 100, PRINTED_LINES = 1200;
+/** What is on paper alone: how much is not. */
+const unprinted = (n, what) => n > 0 ? el('p', { class: 'on-paper muted' }, `${count(n)} more ${what} are not printed.`) : null;
 /**
  * A table of any length. Columns: { name, title, width, num, value(row), show(row) }.
  * Rows are numbers; `open` is called with the one that was chosen.
@@ -147,17 +169,20 @@ const table = (columns, options) => {
   const template = `${columns.map((c) => c.width).join(' ')};min-width:${least}px`;
   const head = el('div', { class: 'vt-head', role: 'row', style: 'grid-template-columns:' + template });
   const body = el('div', { class: 'vt-body', role: 'rowgroup' });
-  const box = el('div', { class: 'vt', role: 'table', tabindex: '0', 'aria-label': options.label }, head, body);
-  const draw = () => {
-    const top = Math.max(0, Math.floor((box.scrollTop - 36) / ROW) - 4);
-    const end = Math.min(rows.length, top + Math.ceil((box.clientHeight || 600) / ROW) + 9);
+  const more = el('p', { class: 'vt-more muted' });
+  const box = el('div', { class: 'vt', role: 'table', tabindex: '0', 'aria-label': options.label }, head, body, more);
+  const draw = (paper) => {
+    // Before it is asked for its height: that of a short table is the height of its rows.
+    body.style.height = rows.length * ROW + 'px';
+    const top = paper ? 0 : Math.max(0, Math.floor((box.scrollTop - 36) / ROW) - 4);
+    const end = Math.min(rows.length, paper ? PRINTED : top + Math.ceil((box.clientHeight || 600) / ROW) + 9);
+    more.textContent = paper && end < rows.length ? `${count(rows.length - end)} more rows are not printed.` : '';
     const shown = [];
     for (let i = top; i < end; i++) {
       const row = rows[i];
       shown.push(el('div', { class: 'vt-row' + (i === selected ? ' sel' : ''), role: 'row', style: `grid-template-columns:${template};top:${i * ROW}px`, 'data-row': row, 'aria-rowindex': i + 1, onclick: () => { selected = i; draw(); options.open(row); } },
         columns.map((c) => { const text = c.show(row); return el('span', { role: 'cell', class: c.num ? 'num' : null, title: typeof text === 'string' ? text : c.hint?.(row) }, text); })));
     }
-    body.style.height = rows.length * ROW + 'px';
     body.replaceChildren(...shown);
   };
   const sort = () => {
@@ -165,21 +190,22 @@ const table = (columns, options) => {
     const key = new Map(rows.map((row) => [row, column.value(row)]));
     const sign = down ? -1 : 1;
     rows.sort((a, b) => { const x = key.get(a), y = key.get(b); return x < y ? -sign : x > y ? sign : a - b; });
-    for (const button of head.children) {
-      const own = button.dataset.name === sorted;
-      if (own) button.setAttribute('aria-sort', down ? 'descending' : 'ascending'); else button.removeAttribute('aria-sort');
+    for (const cell of head.children) {
+      const button = cell.firstChild, own = button.dataset.name === sorted;
+      if (own) cell.setAttribute('aria-sort', down ? 'descending' : 'ascending'); else cell.removeAttribute('aria-sort');
       button.textContent = button.dataset.title + (own ? (down ? ' ↓' : ' ↑') : '');
     }
   };
   for (const c of columns) {
-    head.append(el('button', {
+    head.append(el('span', { role: 'columnheader' }, el('button', {
       type: 'button', 'data-name': c.name, 'data-title': c.title, 'data-num': c.num, title: c.help || c.title, onclick: () => {
         if (sorted === c.name) down = !down; else { sorted = c.name; down = !!c.num; }
         sort(); draw();
       },
-    }, c.title));
+    }, c.title)));
   }
-  box.addEventListener('scroll', draw, { passive: true });
+  painters.push(draw);
+  box.addEventListener('scroll', () => draw(), { passive: true });
   box.addEventListener('keydown', (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
     if (step && event.target === box) {
@@ -191,7 +217,7 @@ const table = (columns, options) => {
       event.preventDefault();
     } else if (event.key === 'Enter' && event.target === box && rows[selected] !== undefined) options.open(rows[selected]);
   });
-  new ResizeObserver(draw).observe(box);
+  new ResizeObserver(() => draw()).observe(box);
   return { box, set(list) { rows = list; selected = -1; sort(); draw(); }, get length() { return rows.length; } };
 };
 /** A share as a number with a bar behind it. */

@@ -98,7 +98,7 @@ const flameView = () => {
     place(zoomed, 0, width, above.length);
     const rows = Math.max(6, 1 + boxes.reduce((a, b) => Math.max(a, b.row), 0));
     const [c] = context(canvas, rows * HEIGHT + 2);
-    const of = theme(), colours = ramp();
+    const of = theme(), colours = ramp(), below = rgb(of('panel'));
     const words = flameState.hit.toLowerCase().split(/\s+/).filter(Boolean);
     c.font = '12px system-ui, sans-serif';
     c.textBaseline = 'middle';
@@ -107,15 +107,14 @@ const flameView = () => {
       const found = words.length && f !== null && words.every((word) => R.lower[f].includes(word));
       // The colour says how much of it is the function's own.
       const self = f === null ? 0 : Math.min(1, costs().own[f] * box.node.n / (box.node.cost || 1));
-      const triple = colours[Math.round(30 + self * 165)];
-      c.globalAlpha = box.above ? 0.45 : words.length && !found ? 0.3 : 1;
-      c.fillStyle = f === null ? of('soft') : `rgb(${triple.join()})`;
+      const strength = box.above ? 0.45 : words.length && !found ? 0.3 : 1;
+      const triple = mixed(f === null ? rgb(of('soft')) : colours[Math.round(30 + self * 165)], below, strength);
+      c.fillStyle = `rgb(${triple.join()})`;
       const gap = box.w > 3 ? 1 : 0;
       c.fillRect(box.x, box.row * HEIGHT, box.w - gap, HEIGHT - 1);
-      if (found || box === at) { c.globalAlpha = 1; c.strokeStyle = of('accent'); c.lineWidth = 2; c.strokeRect(box.x + 1, box.row * HEIGHT + 1, Math.max(1, box.w - 3), HEIGHT - 3); }
+      if (found || box.node === at) { c.strokeStyle = of('accent'); c.lineWidth = 2; c.strokeRect(box.x + 1, box.row * HEIGHT + 1, Math.max(1, box.w - 3), HEIGHT - 3); }
       if (box.w > 34) {
-        c.globalAlpha = box.above ? 0.8 : 1;
-        c.fillStyle = f === null ? of('ink') : ink(triple);
+        c.fillStyle = ink(triple);
         c.save();
         c.beginPath();
         c.rect(box.x + 4, box.row * HEIGHT, box.w - 8, HEIGHT);
@@ -124,7 +123,6 @@ const flameView = () => {
         c.restore();
       }
     }
-    c.globalAlpha = 1;
     crumbs.replaceChildren(el('button', { type: 'button', onclick: () => zoom(root) }, 'All'),
       zoomed === root ? el('span', {}, 'Width: share of all instructions. Colour: how much is the function’s own. Click a box to zoom.') : el('span', {}, `${name(zoomed)}: ${percent(zoomed.cost, root.cost)} of all instructions here, `, functionLink(zoomed.f), ' opens it.'));
   };
@@ -143,17 +141,18 @@ const flameView = () => {
   canvas.addEventListener('pointerleave', () => tip.hide());
   canvas.addEventListener('click', (event) => { const box = boxAt(event); if (box) { tip.hide(); zoom(box.node); } });
   canvas.addEventListener('keydown', (event) => {
-    const pick = (test) => { const next = boxes.find(test); if (next) at = next; };
-    at = at && boxes.includes(at) ? at : null;
-    if (event.key === 'Enter' && at) zoom(at.node);
+    // Boxes are made anew whenever they are drawn; what they stand for stays.
+    const here = boxes.find((box) => box.node === at);
+    const pick = (test) => { const next = boxes.find(test); if (next) at = next.node; };
+    if (event.key === 'Enter' && here) zoom(at);
     else if (event.key === 'Backspace' && zoomed.parent) zoom(zoomed.parent);
     else if (event.key.startsWith('Arrow')) {
-      if (!at) at = boxes.find((b) => b.node === zoomed);
-      else if (event.key === 'ArrowDown') pick((b) => b.node.parent === at.node);
-      else if (event.key === 'ArrowUp') pick((b) => b.node === at.node.parent);
+      if (!here) at = zoomed;
+      else if (event.key === 'ArrowDown') pick((b) => b.node.parent === at);
+      else if (event.key === 'ArrowUp') pick((b) => b.node === at.parent);
       else {
-        const row = boxes.filter((b) => b.row === at.row);
-        at = row[Math.max(0, Math.min(row.length - 1, row.indexOf(at) + (event.key === 'ArrowRight' ? 1 : -1)))];
+        const row = boxes.filter((b) => b.row === here.row);
+        at = row[Math.max(0, Math.min(row.length - 1, row.indexOf(here) + (event.key === 'ArrowRight' ? 1 : -1)))].node;
       }
       draw();
     } else return;
@@ -161,6 +160,7 @@ const flameView = () => {
   });
   // Drawing changes the height, so not while sizes are observed.
   new ResizeObserver(() => requestAnimationFrame(draw)).observe(canvas);
+  painters.push(draw);
   setTimeout(draw);
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Highlight…', 'aria-label': 'Highlight functions by name', value: flameState.hit });
   input.addEventListener('input', () => { flameState.hit = input.value; draw(); });

@@ -46,6 +46,7 @@ const functionView = (argument) => {
   draw();
   if (!g.newAddress) functionState.order = 'before';
   list();
+  painters.push((paper) => { draw(); picture.fit(paper); list(); });
   out.push(el('div', { class: 'bar-row' },
     segment('Blocks', [[true, 'All blocks'], [false, 'Only what ran']], withCold(), (cold) => { functionState.cold = cold; draw(); }),
     g.newAddress ? el('span', { class: 'push' }, segment('Order of the instructions', [['before', 'Before'], ['after', 'After'], ['both', 'Side by side']], functionState.order, (order) => { functionState.order = order; list(); })) : el('span', { class: 'push muted' }, model.layout.after ? 'This function did not move.' : '')),
@@ -97,6 +98,7 @@ const blocksOf = (g, order, slim, choose) => {
     end = at + (after ? g.newSize[b] : g.size[b]);
   }
   flush();
+  out.push(unprinted(out.length - 1 - PRINTED_BLOCKS, 'blocks'));
   return out;
 };
 

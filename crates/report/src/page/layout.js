@@ -182,6 +182,7 @@ const mapOf = (side, after, whole) => {
     event.stopPropagation();
   });
   new ResizeObserver(draw).observe(canvas);
+  painters.push(draw);
   const box = el('section', { class: 'panel' },
     el('div', { class: 'maphead' }, el('h2', {}, after ? 'After' : 'Before'), el('div', { class: 'seg' },
       el('button', { type: 'button', 'aria-label': 'Zoom in', onclick: () => zoom(0.25) }, '+'), el('button', { type: 'button', 'aria-label': 'Zoom out', onclick: () => zoom(4) }, '−'), el('button', { type: 'button', onclick: () => zoom(1e9) }, 'All'))),

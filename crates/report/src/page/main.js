@@ -24,7 +24,11 @@ const show = () => {
     if (own) tab.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   }
   const number = argument === undefined || argument === '' || !Number.isInteger(Number(argument)) || Number(argument) < 0 ? undefined : Number(argument);
+  // The keyboard goes on in the view if what it was at goes away with the old one.
+  const inside = main.contains(document.activeElement);
+  painters = [];
   main.replaceChildren(...make(number).flat().filter(Boolean));
+  if (inside) main.focus({ preventScroll: true });
   main.dataset.view = view;
   main.setAttribute('aria-label', title);
   if (current !== view) scrollTo(0, 0);
@@ -81,10 +85,10 @@ const begin = async () => {
   const foot = document.getElementById('foot');
   if (model.notes.length) foot.append(el('ul', {}, model.notes.map((note) => el('li', {}, note))));
   foot.append(el('p', {}, `Made by ${p.tool}. Counts are of code in this file; nothing was loaded from elsewhere.`));
-  // On paper it is light; pictures keep the colours that they are drawn in.
+  // On paper it is light.
   let screen = null;
-  addEventListener('beforeprint', () => { screen = document.documentElement.dataset.theme; document.documentElement.dataset.theme = 'light'; });
-  addEventListener('afterprint', () => { document.documentElement.dataset.theme = screen; });
+  addEventListener('beforeprint', () => { screen = document.documentElement.dataset.theme; document.documentElement.dataset.theme = 'light'; for (const paint of painters) paint(true); });
+  addEventListener('afterprint', () => { document.documentElement.dataset.theme = screen; for (const paint of painters) paint(false); });
   addEventListener('hashchange', show);
   show();
   document.documentElement.dataset.ready = 'yes';

@@ -7,7 +7,9 @@ const sizesView = () => {
   if (after !== null) {
     const changed = steps.filter(([, was, is]) => is !== was).sort((x, y) => Math.abs(y[2] - y[1]) - Math.abs(x[2] - x[1]));
     const rows = [['input', 0, s.before, 'total'], ...changed.map(([name, was, is]) => [name, was, is]), ['output', 0, after, 'total']];
-    const H = 30, W = Math.min(900, Math.max(300, innerWidth - 80)), left = W < 600 ? 172 : 210, right = W < 600 ? 70 : 110;
+    // Where it is narrow, names stand above their bars.
+    const W = Math.min(900, Math.max(280, innerWidth - 80)), stacked = W < 600, H = stacked ? 44 : 30, drop = stacked ? 16 : 0;
+    const left = stacked ? 2 : 210, right = stacked ? 80 : 110;
     // The scale begins close to what changes, as changes are small beside the whole.
     let at = s.before, low = s.before, high = s.before;
     for (const [, was, is] of changed) { at += is - was; low = Math.min(low, at); high = Math.max(high, at); }
@@ -16,12 +18,12 @@ const sizesView = () => {
     at = s.before;
     rows.forEach(([name, was, is, whole], k) => {
       const y = k * H;
-      chart.append(svg('text', { x: left - 10, y: y + 19, 'text-anchor': 'end' }, name));
+      chart.append(svg('text', { x: stacked ? left : left - 10, y: y + (stacked ? 14 : 19), 'text-anchor': stacked ? 'start' : 'end' }, name));
       let a = from, b = is, colour = 'var(--accent)', label = bytes(is);
       if (!whole) { a = at; b = at + is - was; colour = b > a ? 'var(--warn)' : 'var(--good)'; label = (b > a ? '+' : '−') + bytes(Math.abs(is - was)); at = b; }
-      chart.append(svg('rect', { x: Math.min(x(a), x(b)), y: y + 5, width: Math.max(1.5, Math.abs(x(b) - x(a))), height: H - 10, rx: 2, fill: colour }));
-      if (k < rows.length - 1) chart.append(svg('line', { x1: x(b), x2: x(b), y1: y + H - 5, y2: y + H + 5, stroke: 'var(--muted)' }));
-      chart.append(svg('text', { class: 'm', x: Math.max(x(a), x(b)) + 8, y: y + 19 }, label));
+      chart.append(svg('rect', { x: Math.min(x(a), x(b)), y: y + 5 + drop, width: Math.max(1.5, Math.abs(x(b) - x(a))), height: 20, rx: 2, fill: colour }));
+      if (k < rows.length - 1 && !stacked) chart.append(svg('line', { x1: x(b), x2: x(b), y1: y + H - 5, y2: y + H + 5, stroke: 'var(--muted)' }));
+      chart.append(svg('text', { class: 'm', x: Math.max(x(a), x(b)) + 8, y: y + drop + 19 }, label));
     });
     chart.append(svg('text', { class: 'm', x: left, y: rows.length * H + 14 }, from > 0 ? `the scale begins at ${bytes(Math.round(from))}` : ''));
     out.push(el('section', { class: 'panel' }, el('h2', {}, `From ${bytes(s.before)} to ${bytes(after)}: ${change(s.before, after)}`), el('p', { class: 'muted' }, 'The old code keeps its place, so that addresses that nobody knows of still work; what runs stands in new sections behind it.'), el('div', { class: 'scrollx' }, chart)));
@@ -86,13 +88,13 @@ const compareView = () => {
   const points = (x) => (x >= 0 ? '+' : '−') + Math.abs(100 * x).toFixed(2);
   const columns = [
     { name: 'by', title: 'Points', width: '86px', num: true, help: 'Change of the share of all instructions, in percentage points', value: (f) => Math.abs(moved(f)), show: (f) => points(moved(f)) },
-    { name: 'bar', title: 'less | more', width: '150px', help: 'Change of the share', value: moved, show: (f) => { const w = 50 * Math.abs(moved(f)) / (most || 1); return el('span', { style: `display:block;position:relative;height:12px;border-left:0` }, el('i', { style: `position:absolute;top:0;bottom:0;border-radius:2px;background:var(--${moved(f) > 0 ? 'warn' : 'accent'});width:${w}%;left:${moved(f) > 0 ? 50 : 50 - w}%` })); } },
+    innerWidth < NARROW ? null : { name: 'bar', title: 'less | more', width: '150px', help: 'Change of the share', value: moved, show: (f) => { const w = 50 * Math.abs(moved(f)) / (most || 1); return el('span', { style: `display:block;position:relative;height:12px;border-left:0` }, el('i', { style: `position:absolute;top:0;bottom:0;border-radius:2px;background:var(--${moved(f) > 0 ? 'warn' : 'accent'});width:${w}%;left:${moved(f) > 0 ? 50 : 50 - w}%` })); } },
     { name: 'name', title: 'Function', width: 'minmax(220px, 1fr)', value: (f) => R.lower[f], show: (f) => R.name[f] },
     { name: 'a', title: 'First', width: '84px', num: true, help: 'Share in the first profile', value: (f) => R.instructions[f], show: (f) => R.instructions[f] ? percent(R.instructions[f], R.all) : '–' },
     { name: 'b', title: 'Second', width: '84px', num: true, help: 'Share in the second profile', value: (f) => c.instructions[f], show: (f) => c.instructions[f] ? percent(c.instructions[f], all) : '–' },
     { name: 'ea', title: 'Executions', width: '110px', num: true, value: (f) => R.entries[f], show: (f) => count(R.entries[f]) },
     { name: 'eb', title: 'in the second', width: '110px', num: true, value: (f) => c.entries[f], show: (f) => count(c.entries[f]) },
-  ];
+  ].filter(Boolean);
   const rows = table(columns, { label: 'Functions by difference', sort: 'by', open: (f) => go('function', f) });
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Search by name…', 'aria-label': 'Search functions by name' });
   const search = () => rows.set(find(input.value));

@@ -34,7 +34,7 @@ const verdictView = () => {
   const cards = el('div', { class: 'cards' });
   cards.append(card(count(R.n), `of ${count(p.functions)} functions ran`), card(short(p.instructions), p.exact ? 'instructions executed, counted' : 'instructions executed, estimated'));
   if (after) cards.append(card(count(v.moved), 'functions moved'));
-  if (v.proof) cards.append(v.proof.proved ? card('Proved', `${count(v.proof.functions)} moved functions do what they did`, 'good') : card('Not proved', `${count(v.proof.failed)} functions failed`, 'bad'));
+  if (v.proof) cards.append(v.proof.proved ? card('Proved', `${count(v.proof.functions)} moved functions are equivalent to the input’s`, 'good') : card('Not proved', `${count(v.proof.failed)} functions failed`, 'bad'));
   if (v.taken[1] !== null) cards.append(card(change(v.taken[0], v.taken[1]), `jumps taken (${percent(v.taken[0], v.ways)} → ${percent(v.taken[1], v.ways)} of all ways between blocks)`, v.taken[1] < v.taken[0] ? 'good' : 'warn'));
   if (after) {
     const pages = (side) => side.cover.find((c) => c[0] === 990)[2];
@@ -45,7 +45,7 @@ const verdictView = () => {
   const grid = el('div', { class: 'grid' });
   if (v.proof) {
     grid.append(el('section', { class: 'panel' }, el('h2', {}, 'What was proved'),
-      el('p', {}, `An independent checker read both files and compared ${count(v.proof.instructions)} instructions of moved code in lock step; ${count(v.proof.references[0])} references in code and ${count(v.proof.references[1])} in data and tables lead to the same places. ${count(v.proof.identical)} functions are as they were.`),
+      el('p', {}, `An independent checker read both files and compared ${count(v.proof.instructions)} instructions of moved code in lock step; ${count(v.proof.references[0])} references in code and ${count(v.proof.references[1])} in data and tables lead to the same places. ${count(v.proof.identical)} functions are unchanged.`),
       v.proof.failures.length ? el('ul', { class: 'bad' }, v.proof.failures.map((f) => el('li', {}, f))) : null,
       v.proof.assumptions.length ? [el('h3', {}, 'It takes for granted'), el('table', { class: 'plain' }, v.proof.assumptions.map(([id, text, n]) => el('tr', {}, el('td', { class: 'muted' }, id), el('td', {}, text), el('td', { class: 'num' }, count(n) + (n === 1 ? ' function' : ' functions')))))] : null));
   } else if (after) grid.append(el('section', { class: 'panel' }, el('h2', {}, 'What was proved'), el('p', { class: 'warn' }, 'The optimised program was not checked for this page.')));

@@ -1,7 +1,7 @@
 //! Which counters a function gets, and what they say.
 //!
 //! The function's flow is a graph in which every node conserves what enters it: a node for the outside, two
-//! for each block (its beginning and its end, joined by an edge that stands for the block itself), one for
+//! for each block (its beginning and its end, joined by an edge that represents the block itself), one for
 //! each class of indirect jumps that share targets. Edges that no code can be put on (entries, returns, calls
 //! that leave by other ways, the targets of a jump table) cannot have a counter; the fewest and cheapest of
 //! the others that determine the rest are counted (`postlink_flow`). The same graph is built again when a
@@ -367,9 +367,10 @@ fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
 
 /// Registers that landing pads may read to which any instruction may lead by a fault.
 fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
-    match cfg.faults {
-        true => I::KEPT_BY_CALLS,
-        false => RegSet::EMPTY,
+    if cfg.faults {
+        I::KEPT_BY_CALLS
+    } else {
+        RegSet::EMPTY
     }
 }
 
@@ -382,7 +383,7 @@ fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) ->
         Term::JumpOut { .. } if !program.refs.kept => RegSet::ALL,
         Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
         _ if depth == 0 => RegSet::ALL,
-        // Not all targets need be known: who is missed goes on in the old body, with whatever it needs.
+        // Not all targets need be known: control to a missed one continues in the old body, with whatever it needs.
         Term::Dispatch { .. } => RegSet::ALL,
         // What is jumped to need not be an entry, where flags mean nothing.
         Term::CondOut { .. } | Term::ShortCondOut { .. } => {

@@ -155,7 +155,7 @@ impl Tree {
     }
 }
 
-/// For each block the one whose flag stands for it: the block itself, or for what follows a call in a block,
+/// For each block the one whose flag represents it: the block itself, or for what follows a call in a block,
 /// and is reached in no other way, that in which the call is.
 pub fn heads(cfg: &Cfg) -> Vec<BlockId> {
     let n = cfg.blocks.len();

@@ -1,6 +1,6 @@
 //! The flow graph of a function: nodes that conserve what enters them, and what counting each edge costs.
 //!
-//! Nodes: the outside, two for each block (its beginning and its end, joined by an edge that stands for the
+//! Nodes: the outside, two for each block (its beginning and its end, joined by an edge that represents the
 //! block itself), one for each class of indirect jumps that share targets. A class with a target that is
 //! entered from outside as well cannot be told from the outside, and is the outside.
 //!
@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use super::frequency::Frequencies;
 use crate::cfg::{Block, BlockId, Cfg, Term};
 
-/// What an edge of the graph stands for.
+/// What an edge of the graph represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// A block.
@@ -32,7 +32,7 @@ const LEAST: f32 = 1e-20;
 /// The outside.
 const OUTSIDE: u32 = 0;
 
-/// Builds the graph, and says what each edge stands for.
+/// Builds the graph, and says what each edge represents.
 pub(super) fn build(cfg: &Cfg) -> (Graph, Vec<Meaning>) {
     let classes = Classes::new(cfg);
     let mut builder = Builder {
@@ -246,7 +246,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The ways out of a block whose instructions may fault: some who enter it leave in the middle, for the outside.
+    /// The ways out of a block whose instructions may fault: some executions leave in the middle, for the outside.
     fn faulting(&mut self, b: BlockId, runs: f32) {
         let block = &self.cfg.blocks[b as usize];
         let ends_outside = match block.term {

@@ -8,8 +8,8 @@
 //! | a jump that | is taken with |
 //! |---|--:|
 //! | goes back | 0.9 |
-//! | goes to where nothing good follows (or goes on there) | 0.002 (0.998) |
-//! | leaves a loop (or goes on outside of it) | 0.12 (0.88) |
+//! | goes to where nothing good follows (or continues there) | 0.002 (0.998) |
+//! | leaves a loop (or continues outside of it) | 0.12 (0.88) |
 //! | goes forward, less than 128 bytes | 0.4 |
 //! | goes forward, further | 0.25 |
 //! | is conditional and leaves the function | 0.3 |
@@ -47,7 +47,7 @@ impl Frequencies {
             let ways = block.succ as usize..(block.succ + block.nsucc) as usize;
             cfg.succs[ways.clone()].iter().zip(&shares[ways])
         };
-        // First what arrives by edges that go on, from in front of the region; then how often each block runs.
+        // First what arrives by edges that continue, from in front of the region; then how often each block runs.
         let mut blocks: Vec<f32> = (0..n).map(entered).collect();
         let mut room = Room::default();
         let mut low = 0;

@@ -7,7 +7,7 @@
 //! * the base is free: no code of the program uses it;
 //! * every thread and every forked process is noticed before it counts. Threads come in through pointers to
 //!   functions, so through old entries, which lead to a check in front of the new body (for entries beside
-//!   the first, to one that is elsewhere and goes on there). Forked processes come back from calls of known
+//!   the first, to one that is elsewhere and continues there). Forked processes come back from calls of known
 //!   functions, after which is another check;
 //! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
 //!
@@ -75,9 +75,12 @@ fn of_function<I: Isa>(
         let stub = program.elf.sections[piece.section as usize]
             .name
             .starts_with(".plt");
-        let forks = |insn: &postlink_isa::Insn| match stub {
-            true => Forks::Never,
-            false => nonlocal_exits.call(program, insn).forks,
+        let forks = |insn: &postlink_isa::Insn| {
+            if stub {
+                Forks::Never
+            } else {
+                nonlocal_exits.call(program, insn).forks
+            }
         };
         let (at, why) = I::per_thread_obstacle(bytes, piece.start, stays, forks)?;
         Some(format!("{} {why}, at {at:#x}", program.name(function)))
@@ -122,7 +125,7 @@ pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
             instructions += 1;
             match insn.flow {
                 Flow::Call { .. } | Flow::IndirectCall | Flow::Return | Flow::Stop => ended = true,
-                // What goes on at once may be handed on.
+                // What continues at once may be handed on.
                 Flow::IndirectJump => {
                     read = instructions <= 3;
                     ended = true;

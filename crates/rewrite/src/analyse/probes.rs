@@ -66,7 +66,7 @@ pub struct Probes {
     pub mode: Option<CounterMode>,
     /// An entry check in front of the first block; whether it must save what it uses.
     pub entry_check: Option<bool>,
-    /// Further blocks that have an entry check for those who come from outside. It is elsewhere, saves what
+    /// Further blocks that have an entry check for control from outside. It is elsewhere, saves what
     /// it uses, and jumps to the block.
     pub secondary_checks: Vec<BlockId>,
     /// Checks at these addresses, by block, for a new process.

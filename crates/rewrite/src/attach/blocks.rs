@@ -12,7 +12,7 @@
 //! 3. Blocks that call the same functions; the entry for the entry.
 //! 4. Counts of blocks that were found and of edges between two of them are evidence; everything else is inferred.
 //!
-//! Whether two hashes can be compared depends on who wrote the profile. Ours agree in all pieces. BOLT's
+//! Whether two hashes can be compared depends on the tool that wrote the profile. Ours agree in all pieces. BOLT's
 //! agree in offset, loose hash and neighbours ([`crate::analyse::hashes`]), so its profiles match too, only
 //! with less certainty; with its older hash function only offsets and calls are left.
 
@@ -269,27 +269,25 @@ impl<'d> Context<'_, 'd> {
                 profile,
                 counts: self.block_counts(profile),
             };
-            let order = match self.profile.header.dfs_order {
-                true => {
-                    let which = pieces
-                        .iter()
-                        .position(|p| self.program.pieces[*p as usize].start == *start)
-                        .unwrap_or(0);
-                    invert(&blocks.depth_first::<I>(self.program, function as usize, cfg, which))
-                }
-                false => (0..part.hashes.blocks.len() as u32).collect(),
+            let order = if self.profile.header.dfs_order {
+                let which = pieces
+                    .iter()
+                    .position(|p| self.program.pieces[*p as usize].start == *start)
+                    .unwrap_or(0);
+                invert(&blocks.depth_first::<I>(self.program, function as usize, cfg, which))
+            } else {
+                (0..part.hashes.blocks.len() as u32).collect()
             };
             let same = self.unchanged(&part, &order);
-            let found: Vec<Option<u32>> = match &same {
-                true => profile
+            let found: Vec<Option<u32>> = if same {
+                profile
                     .blocks
                     .iter()
                     .map(|b| order.get(b.bid as usize).copied())
-                    .collect(),
-                false => {
-                    stale = true;
-                    self.find(&part)
-                }
+                    .collect()
+            } else {
+                stale = true;
+                self.find(&part)
             };
             if !same {
                 for (i, b) in profile.blocks.iter().enumerate() {
@@ -331,7 +329,7 @@ impl<'d> Context<'_, 'd> {
         out
     }
 
-    /// Counts of the blocks in a profile's list: the larger of what flows in and out, what is said, or
+    /// Counts of the blocks in a profile's list: the larger of what flows in and out, what is recorded, or
     /// samples by instruction.
     fn block_counts(&self, f: &bolt_yaml::Function) -> Vec<u64> {
         let mut into: FxHashMap<u32, u64> = FxHashMap::default();

@@ -218,9 +218,10 @@ fn nothing_fits(account: &Account) -> String {
         return "the profile does not belong to this binary: nothing in it is in a function of the binary".into();
     }
     if account.functions == 0 {
-        let examples = match account.examples.is_empty() {
-            true => String::new(),
-            false => format!(" (it speaks of {})", account.examples.join(", ")),
+        let examples = if account.examples.is_empty() {
+            String::new()
+        } else {
+            format!(" (it speaks of {})", account.examples.join(", "))
         };
         return format!(
             "the profile does not belong to this binary: of {} names of functions in it the binary has none{examples}",

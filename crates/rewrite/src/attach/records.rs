@@ -184,9 +184,10 @@ impl CountWeight {
                 .iter()
                 .any(|e| e.windows(what.len()).any(|w| w == what))
         };
-        match has(b"branch") && !has(b"cycles") && !has(b"instructions") {
-            true => CountWeight::ByCalls,
-            false => CountWeight::ByInstructions,
+        if has(b"branch") && !has(b"cycles") && !has(b"instructions") {
+            CountWeight::ByCalls
+        } else {
+            CountWeight::ByInstructions
         }
     }
 }
@@ -409,7 +410,7 @@ fn branches<I: Isa>(
     out
 }
 
-/// What a record within a function stands for.
+/// What a record within a function represents.
 enum Matched {
     /// These edges; and whether it runs into the next block.
     Edges(Vec<usize>, bool),
@@ -490,7 +491,7 @@ fn edges_of_run<I: Isa>(
         let same_part = cfg.blocks[from as usize].piece == cfg.blocks[to as usize].piece;
         Some((from, to, edge(cfg, from, to).filter(|_| same_part)?))
     };
-    // After a call: it is the call's return, and the block with the call goes on.
+    // After a call: it is the call's return, and the block with the call continues.
     let first = &cfg.blocks[blocks.blocks[at as usize].first as usize];
     if run.foreign
         && run.from == first.start

@@ -1,4 +1,4 @@
-//! A program of which nobody knows what ran.
+//! A program without a profile.
 //!
 //! llvm-bolt takes a run without a profile and rewrites what its other options ask for: an order of functions
 //! by a list, calls of imported functions. Here, too. The functions concerned have no counts; so that they are

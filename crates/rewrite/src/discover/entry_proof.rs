@@ -320,9 +320,10 @@ impl Search<'_, '_> {
             self.leads(target, found);
         } else if let Some(field) = insn.field {
             self.knows(field.target, found);
-            match insn.traits.forms_address {
-                true => self.leads(field.target, found),
-                false => self.reads(field.target, found),
+            if insn.traits.forms_address {
+                self.leads(field.target, found)
+            } else {
+                self.reads(field.target, found)
             }
         }
         if self.fixed {

@@ -22,6 +22,7 @@ use postlink_isa::{FixupKind, Isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::bounds::Bounds;
 use super::entry_proof::EntryProof;
 use super::pieces::{Named, Pieces, Sets, is_special};
 use super::program::{Function, Piece, Program, table_entries};
@@ -62,7 +63,8 @@ impl<'d> Program<'d> {
         let table_bases = discovery.follow_tables(crossings.tables);
         discovery.pin_known_ends::<I>();
         discovery.pin_patched();
-        discovery.pin_pieces::<I>(&named.data);
+        let bounds = Bounds::of(elf);
+        discovery.pin_pieces::<I>(&named.data, &bounds);
         let distant = std::mem::take(&mut discovery.distant);
         let found = discovery.found;
         refs.distant.extend(distant);
@@ -89,7 +91,7 @@ impl<'d> Program<'d> {
             symbols: named.symbols,
             exported: named.exported,
             new_end,
-            visible: Visible::of_file(elf),
+            visible: Visible::of_file(elf, bounds),
             entry_proof: EntryProof::default(),
         };
         let mut visible = std::mem::take(&mut program.visible);
@@ -364,9 +366,12 @@ impl<'a, 'd> Discovery<'a, 'd> {
         let leads_back = |base: u64, from: usize| {
             let mut entries = table_entries(self.elf, self.refs, bases, base);
             let first = entries.next().map(|e| e.1);
-            first.is_some_and(|t| match t == self.pieces.starts[from] {
-                true => self.found.midway[from],
-                false => self.may_dispatch_to(from, t),
+            first.is_some_and(|t| {
+                if t == self.pieces.starts[from] {
+                    self.found.midway[from]
+                } else {
+                    self.may_dispatch_to(from, t)
+                }
             })
         };
         let mut list: Vec<u64> = tables
@@ -499,7 +504,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
     }
 
     /// Reasons to stay that are in the piece itself. `data`: where data is in code, ascending.
-    fn pin_pieces<I: Isa>(&mut self, data: &[u64]) {
+    fn pin_pieces<I: Isa>(&mut self, data: &[u64], bounds: &Bounds) {
         self.unexplained.sort_unstable();
         let bounded = sections_with_bounds(self.elf);
         for (i, p) in self.pieces.list.iter().enumerate() {
@@ -534,7 +539,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
                     set_pin(pin, Pin::PositionArithmetic);
                 }
             }
-            if bounded.binary_search(&p.section).is_ok() {
+            if bounded.binary_search(&p.section).is_ok() || bounds.holds(p.start, p.end) {
                 set_pin(pin, Pin::SectionWithBounds);
             }
         }
@@ -577,9 +582,10 @@ fn functions(
             (Some(f), None) => functions[f].labels.push(address),
             (Some(f), Some(from)) => {
                 let own = pieces.list[from as usize].function as usize == f;
-                match own && !kept {
-                    true => functions[f].labels.push(address),
-                    false => formed.push((f, address, own)),
+                if own && !kept {
+                    functions[f].labels.push(address)
+                } else {
+                    formed.push((f, address, own))
                 }
             }
             (None, _) => {}

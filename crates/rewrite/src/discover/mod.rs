@@ -15,10 +15,12 @@
 //! | [`functions`] | functions, from pieces and what refers to them |
 //! | [`exceptions`] | exception tables |
 //! | [`visible`] | which pointers may follow functions that move |
+//! | [`bounds`] | ranges of code whose bounds the program knows by symbols |
 //! | [`entry_proof`] | where a jump may overwrite an old entry if the linker kept no relocations |
 //! | [`nonlocal_exits`] | which calls may come back in another way than by returning |
 //! | [`linker_veneers`] | veneers that the linker has made |
 
+mod bounds;
 mod entry_proof;
 mod exceptions;
 mod file;

@@ -57,10 +57,7 @@ impl NonlocalExits {
         let default = CallFacts {
             nonlocal_exits: can_unwind,
             returns_twice: nameless,
-            forks: match nameless {
-                true => Forks::Maybe,
-                false => Forks::Never,
-            },
+            forks: if nameless { Forks::Maybe } else { Forks::Never },
             ..CallFacts::default()
         };
         let gone = CallFacts {

@@ -97,9 +97,12 @@ impl<'d> Program<'d> {
         self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
     }
 
-    /// Whether instructions that fault may raise exceptions, in any function of the program.
+    /// Whether instructions that fault may raise exceptions, in any function of the program: its personality routine is
+    /// known for that, or is not known.
     pub fn faults(&self) -> bool {
-        self.personalities.iter().flatten().any(|p| p.faults)
+        let routines = self.eh.cies.iter().zip(&self.personalities);
+        let mut asked = routines.filter(|(cie, _)| cie.personality.is_some_and(|p| p.1 != 0));
+        asked.any(|(_, known)| known.is_none_or(|p| p.faults))
     }
 
     /// Whether pointers to the function that begins at an address may follow it when it moves: nothing can

@@ -14,14 +14,19 @@
 //! | every compiler that `.comment` names is one whose rules are known | others may calculate with code addresses |
 //! | the file holds no run-time that describes code by address ([`super::runtimes`]) | its tables know the old address alone |
 //!
+//! | the program knows no bounds of the section by symbols ([`super::bounds`]) | it looks pointers up in ranges |
+//! | the function's symbol does not reach over another's, nor the other way round | clang's checks of indirect calls (`-fsanitize=cfi-icall`) have pointers lead to entries of a table of jumps, and calculate with the distance from its start |
+//!
 //! All pointers to a function follow, or none: they are compared. Pointers to further entries of a function
 //! never follow. Pointers to labels (computed goto) are not pointers to functions; those of functions that
 //! have an indirect jump follow their blocks, see [`crate::cfg`].
 
-use postlink_elf::elf::Elf;
+use postlink_elf::elf::{Elf, Symbol, SymbolTable};
+use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_isa::Isa;
 use rayon::prelude::*;
 
+use super::bounds::Bounds;
 use super::program::Program;
 use super::runtimes::{self, Effect};
 use crate::pin::Pin;
@@ -42,6 +47,10 @@ pub enum Stays {
     Compiler(String),
     /// It holds this run-time.
     Runtime(&'static str),
+    /// The program forms the address of the end of all code.
+    EndOfCode,
+    /// Calls are checked by distances in a table of jumps.
+    CheckedCalls,
 }
 
 impl std::fmt::Display for Stays {
@@ -55,6 +64,14 @@ impl std::fmt::Display for Stays {
             ),
             Stays::Compiler(line) => write!(f, "a part of it was made by '{line}'"),
             Stays::Runtime(name) => write!(f, "it holds the run-time of {name}"),
+            Stays::EndOfCode => write!(
+                f,
+                "the program forms the address of the end of its code (etext), which it may compare pointers with"
+            ),
+            Stays::CheckedCalls => write!(
+                f,
+                "its indirect calls are checked by distances in a table of jumps (-fsanitize=cfi-icall)"
+            ),
         }
     }
 }
@@ -69,6 +86,8 @@ pub struct Visible {
     pub describes_insides: bool,
     /// Starts of functions whose pointers may not, ascending.
     functions: Vec<u64>,
+    /// Ranges of code that the program knows.
+    bounds: Bounds,
 }
 
 /// Whether the rules of who wrote this line into `.comment` are known: C, C++, Objective-C, Fortran, Ada and
@@ -83,12 +102,14 @@ fn is_known(line: &[u8]) -> bool {
 
 impl Visible {
     /// Of a whole file; which functions' pointers stay is said by [`Visible::judge`].
-    pub fn of_file(elf: &Elf<'_>) -> Visible {
+    pub fn of_file(elf: &Elf<'_>, bounds: Bounds) -> Visible {
         let held = runtimes::found(elf);
         let runtime = held.iter().find(|r| r.effect == Effect::ValuesStay);
         let mut comments = runtimes::comments(elf).peekable();
         let stays = match runtime {
             Some(r) => Some(Stays::Runtime(r.name)),
+            None if bounds.end_of_code => Some(Stays::EndOfCode),
+            None if checks_calls(elf) => Some(Stays::CheckedCalls),
             None if comments.peek().is_none() => Some(Stays::NoCompiler),
             None => comments
                 .find(|line| !is_known(line))
@@ -98,6 +119,7 @@ impl Visible {
             stays,
             describes_insides: runtime.is_some(),
             functions: Vec::new(),
+            bounds,
         }
     }
 
@@ -115,13 +137,16 @@ impl Visible {
             .filter(|f| !is_bare_in_front::<I>(program, f.pieces[0] as usize, &pointed))
             .map(|f| program.pieces[f.pieces[0] as usize].start)
             .collect();
+        functions.extend(overlapping(program.elf));
         functions.par_sort_unstable();
         self.functions = functions;
     }
 
     /// Whether pointers to the function that begins at an address may follow it.
     pub fn may_follow(&self, start: u64) -> bool {
-        self.stays.is_none() && self.functions.binary_search(&start).is_err()
+        self.stays.is_none()
+            && self.functions.binary_search(&start).is_err()
+            && !self.bounds.is_seen(start)
     }
 
     /// What the new address of a function must be a multiple of so that pointers to it may follow.
@@ -131,6 +156,36 @@ impl Visible {
             _ => (1 << start.trailing_zeros()).min(MOST),
         }
     }
+}
+
+/// Functions' symbols with a size.
+fn sized_functions<'a>(elf: &'a Elf<'_>) -> impl Iterator<Item = Symbol<'a>> {
+    let symbols = elf.symbols(SymbolTable::Static).iter();
+    symbols.filter(|s| matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0)
+}
+
+/// Whether pointers to functions lead to a table of jumps, whose functions have the name of that which they jump
+/// to, and that one has `.cfi` after its name.
+fn checks_calls(elf: &Elf<'_>) -> bool {
+    sized_functions(elf).any(|s| s.name.ends_with(b".cfi"))
+}
+
+/// Starts of functions that overlap others by what their symbols say.
+fn overlapping(elf: &Elf<'_>) -> Vec<u64> {
+    let mut all: Vec<(u64, u64)> = sized_functions(elf).map(|s| (s.value, s.size)).collect();
+    all.par_sort_unstable();
+    let (mut found, mut first, mut reach) = (Vec::new(), 0, 0);
+    for (start, size) in all {
+        if start >= reach {
+            first = start;
+        } else if start != first {
+            found.extend([first, start]);
+        }
+        reach = start.saturating_add(size).max(reach);
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// Whether nothing is in front of a piece but padding, and before that code which does not run into it:

@@ -1,4 +1,4 @@
-//! An instrumented copy of a program.
+//! An instrumented program.
 //!
 //! Every function that is understood is re-emitted with its counters; the counters are in pages of their
 //! own that a start-up routine maps onto the profile file. Pointers to functions stay as they are (they lead
@@ -247,7 +247,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         Ok(self.report(made, &placed, summary.size))
     }
 
-    /// Without a function that counts there is nothing that could be different.
+    /// Without an instrumented function there is nothing that could differ.
     fn is_checked(&self, asked: bool) -> bool {
         let made = self.made.as_ref();
         asked && made.is_some_and(|m| moving(&m.ready).next().is_some())
@@ -341,7 +341,7 @@ fn make_with_counters<I: Isa>(
             .filter_map(|p| program.piece_at(p.entry.get()).map(|piece| piece.function))
             .collect();
         for r in &made.ready {
-            // Who goes on in the old body may fork there.
+            // Control that continues in the old body may fork there.
             moved[r.function as usize] =
                 program.refs.kept || r.falls_back.is_empty() && patched.contains(&r.function);
         }
@@ -707,7 +707,7 @@ fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
     })
 }
 
-/// Whether the program can make processes that go on in its code.
+/// Whether the program can make processes that continue in its code.
 fn can_fork(program: &Program<'_>) -> bool {
     program.imported(libc::forks).is_some()
 }

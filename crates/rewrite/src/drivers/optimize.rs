@@ -379,10 +379,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             shares,
             emitted,
             passes,
-            threaded: match bat {
-                true => threaded,
-                false => Vec::new(),
-            },
+            threaded: if bat { threaded } else { Vec::new() },
             walk,
             layout: None,
             isa: PhantomData::<fn() -> I>,
@@ -511,9 +508,10 @@ fn emit_one<'d, I: Isa>(
     };
     let code = emit::emit::<I>(program, cfg, &plan)?;
     let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
-    let mut splits = match options.bat {
-        true => bat::splits(program, &moved(c, threaded, order, &code), &mut unwind)?,
-        false => Vec::new(),
+    let mut splits = if options.bat {
+        bat::splits(program, &moved(c, threaded, order, &code), &mut unwind)?
+    } else {
+        Vec::new()
     };
     if (cfg.blocks.iter().zip(&c.counts.blocks)).any(|(block, runs)| block.landing_pad && *runs > 0)
     {
@@ -717,9 +715,12 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let step = if I::PADDING == 0 { 4 } else { 1 };
         let blocks = u64::from(self.options.align_blocks).max(step);
         let follow = self.program.refs.kept;
-        let of = |r: &Ready| match follow {
-            true => link::alignment(&self.program, r)[0].max(blocks),
-            false => blocks,
+        let of = |r: &Ready| {
+            if follow {
+                link::alignment(&self.program, r)[0].max(blocks)
+            } else {
+                blocks
+            }
         };
         self.emitted.ready.iter().map(of).collect()
     }
@@ -758,14 +759,15 @@ impl<'d, I: Isa> LaidOut<'d, I> {
                 (None, Some(seed)) => Distances::Chance(seed),
                 (None, None) => Distances::Least,
             },
-            reusable: match reuses {
-                true => reusable_space::<I>(
+            reusable: if reuses {
+                reusable_space::<I>(
                     program,
                     &emitted.ready,
                     &emitted.patches,
                     &FxHashSet::default(),
-                ),
-                false => Vec::new(),
+                )
+            } else {
+                Vec::new()
             },
             room_for_all: false,
             slow: Vec::new(),
@@ -808,9 +810,10 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             hook.install(routine, &mut writer)?;
         }
         program.elf.release();
-        let bat_bytes = match self.options.bat {
-            true => self.translation_tables(&placed, &mut writer)?,
-            false => 0,
+        let bat_bytes = if self.options.bat {
+            self.translation_tables(&placed, &mut writer)?
+        } else {
+            0
         };
         placed.symbols(program, ready, &options, &mut writer);
         let note = placed.note(program, ready, &self.emitted.patches, &options, &mut writer)?;

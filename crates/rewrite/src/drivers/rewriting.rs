@@ -20,7 +20,7 @@ use crate::phases::Phases;
 
 /// A job on a file, as far as it does not depend on what a checker says of the output.
 pub trait Rewriting {
-    /// What is said of an output.
+    /// The report on an output.
     type Report;
 
     /// Links what was made, and writes it. `mode`: the output's permissions. `onto`: what is at `out`.
@@ -80,9 +80,10 @@ impl Answer {
     /// For functions that stay from now on; those of `known` did so before.
     pub(super) fn taken_back(functions: &FxHashSet<u64>, known: &FxHashSet<u64>) -> Answer {
         let new: FxHashSet<u64> = functions.difference(known).copied().collect();
-        match new.is_empty() {
-            true => Answer::Nothing,
-            false => Answer::TakenBack(new),
+        if new.is_empty() {
+            Answer::Nothing
+        } else {
+            Answer::TakenBack(new)
         }
     }
 }

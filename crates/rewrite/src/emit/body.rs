@@ -6,7 +6,7 @@
 //! are put in on the way.
 //!
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
-//! is told in [`Span`]s, from which unwind rows and call sites are carried over.
+//! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach};
 use rustc_hash::FxHashMap;
@@ -34,11 +34,11 @@ pub struct Plan {
     pub aligned: Vec<BlockId>,
     /// Bytes, a power of two; at most what the fragment itself is aligned to.
     pub block_alignment: u32,
-    /// Instructions that other code stands in for.
+    /// Instructions that other code replaces.
     pub changes: Changes,
 }
 
-/// A stretch of output that stands for a stretch of input.
+/// A stretch of output that corresponds to a stretch of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Offset in the fragment.
@@ -51,7 +51,7 @@ pub struct Span {
     pub copied: bool,
     /// Not copied, but in place of the instruction there: what unwinds from it unwinds from here.
     pub instead: bool,
-    /// The instruction of the input that the stretch stands for, re-encoded, and its length: what debug
+    /// The instruction of the input that the stretch corresponds to, re-encoded, and its length: what debug
     /// information says of that holds here. None for what was copied, and for what was added.
     pub of: Option<(u64, u8)>,
     /// Piece of the function that `input` is in.
@@ -63,7 +63,7 @@ pub struct Span {
 pub struct Fragment {
     /// Bytes and open fixups.
     pub code: Code<Target>,
-    /// What they stand for, ascending and without gaps.
+    /// What they correspond to, ascending and without gaps.
     pub spans: Vec<Span>,
 }
 
@@ -74,9 +74,9 @@ pub struct Emitted {
     pub fragments: [Fragment; 2],
     /// Place of each block: (fragment, offset); `u8::MAX` for blocks that were dropped.
     pub blocks: Vec<(u8, u32)>,
-    /// Bytes in front of block 0 through which those come who come from outside.
+    /// Bytes before block 0 through which control from outside enters.
     pub entry_check: u32,
-    /// Where those come who come from outside to [further blocks](Probes::secondary_checks): block, fragment, offset.
+    /// Where control from outside enters [further blocks](Probes::secondary_checks): block, fragment, offset.
     pub external_entries: Vec<(BlockId, u8, u32)>,
 }
 
@@ -200,7 +200,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             (block, unit.fragment, unit.offset - check)
         })
         .collect();
-    // Units that stand for blocks are numbered by plan order; their open fixups speak of blocks.
+    // Units that correspond to blocks are numbered by plan order; their open fixups speak of blocks.
     let mut block_of = vec![u32::MAX; e.units.len()];
     for (b, u) in unit_of.iter().enumerate() {
         if *u != u32::MAX {
@@ -346,7 +346,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         })
     }
 
-    /// Appends code that stands in for an instruction.
+    /// Appends code that replaces an instruction.
     fn put(&mut self, code: &Code<Target>) {
         let base = self.temp.bytes.len() as u32;
         self.temp.bytes.extend_from_slice(&code.bytes);
@@ -656,7 +656,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         self.units.len() as u32 - 1
     }
 
-    /// An entry check that goes on at a block's unit.
+    /// An entry check that continues at a block's unit.
     fn external_entry(&mut self, to: u32) -> u32 {
         let target = &self.units[to as usize];
         let (state, fragment) = (self.first_state(target), target.fragment);
@@ -861,7 +861,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             if let Some((d, reach)) = u.jump {
                 I::put_jump(&mut out.code, reach, target(d));
             }
-            // The jump after a counter stands for nothing by itself.
+            // The jump after a counter corresponds to nothing by itself.
             let end = out.code.bytes.len() as u32;
             let [cond, jump] = match u.cond {
                 Some(_) => [u.branch, None],

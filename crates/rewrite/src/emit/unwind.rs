@@ -130,7 +130,7 @@ impl<'d> FunctionUnwind<'d> {
         let mut out: Vec<NewCallSite> = Vec::new();
         // The personality routine goes through the call sites one by one, so few of them are quick. What the
         // compiler left out and is not a call cannot throw; a call without a call site ends the program, and
-        // has to go on doing so. Where instructions that fault raise exceptions, none is left to a call site that it
+        // has to continue doing so. Where instructions that fault raise exceptions, none is left to a call site that it
         // had not.
         let mut calls: Vec<u64> = cfg.sites.iter().map(|s| s.at).collect();
         calls.extend(
@@ -166,7 +166,7 @@ impl<'d> FunctionUnwind<'d> {
             if !s.copied && !s.instead {
                 continue;
             }
-            // An instruction that stands for another has that one's call site, whatever its own length.
+            // An instruction that corresponds to another has that one's call site, whatever its own length.
             let (a, b) = (
                 s.input,
                 s.input + if s.instead { 1 } else { u64::from(s.len) },

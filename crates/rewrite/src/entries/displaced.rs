@@ -46,14 +46,16 @@ pub fn whole_entry<I: Covers>(program: &Program<'_>, piece: &Piece, pin: Pin) ->
         return Err(pin);
     }
     let first = I::decode(code_at(program, piece.start), piece.start).ok_or(pin)?;
-    let at = match first.traits.landing_pad {
-        true => first.end(),
-        false => piece.start,
+    let at = if first.traits.landing_pad {
+        first.end()
+    } else {
+        piece.start
     };
     let insn = I::decode(code_at(program, at), at).ok_or(pin)?;
-    match u64::from(insn.len) == jump_len::<I>(program, at) {
-        true => Ok(at),
-        false => Err(pin),
+    if u64::from(insn.len) == jump_len::<I>(program, at) {
+        Ok(at)
+    } else {
+        Err(pin)
     }
 }
 
@@ -85,9 +87,10 @@ pub fn live_from_outside<I: Covers>(program: &Program<'_>, piece: &Piece) -> Reg
         i.flow == Flow::Next
     });
     // What uses one of them, as hand-written code does, may use the others as well.
-    match free == I::CALL_SCRATCH.or(I::FLAGS) {
-        true => RegSet::ALL.minus(free),
-        false => RegSet::ALL,
+    if free == I::CALL_SCRATCH.or(I::FLAGS) {
+        RegSet::ALL.minus(free)
+    } else {
+        RegSet::ALL
     }
 }
 
@@ -104,9 +107,9 @@ fn caught_faults(program: &Program<'_>, at: u64) -> Option<Vec<(u64, u64)>> {
     Some(sites.map(|c| (c.start, c.end())).collect())
 }
 
-/// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `calls`: stubs may
-/// have calls that throw.
-pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Option<Vec<Insn>> {
+/// The instructions that a jump at `at` overwrites, if they can be somewhere else as well; `exceptions`: they may
+/// pass through stubs.
+pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, exceptions: bool) -> Option<Vec<Insn>> {
     let jump = at + jump_len::<I>(program, at);
     let piece = program.piece_at(at)?;
     // A call's return address tells where its exception goes.
@@ -114,6 +117,7 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Opti
         .fde
         .is_some_and(|f| program.eh.fdes[f as usize].lsda.is_some_and(|l| l != 0));
     let caught = caught_faults(program, at)?;
+    let may_fault = exceptions || !program.faults();
     let mut displaced = Vec::new();
     let mut here = at;
     while here < jump {
@@ -123,8 +127,8 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, calls: bool) -> Opti
         let insn = I::decode(bytes, here)?;
         let kept = match insn.flow {
             Flow::ShortCond { .. } => false,
-            Flow::Call { .. } | Flow::IndirectCall => calls && !throws,
-            _ => !insn.traits.prefixed && !insn.traits.landing_pad,
+            Flow::Call { .. } | Flow::IndirectCall => exceptions && !throws,
+            _ => may_fault && !insn.traits.prefixed && !insn.traits.landing_pad,
         };
         let field = insn.field.is_none_or(|f| match f.kind {
             FixupKind::Rel32 { .. } | FixupKind::Rel8 { .. } => true,
@@ -172,9 +176,12 @@ pub fn relocate_insn<I: Isa>(
                 .elf
                 .bytes_at(insn.addr, u64::from(insn.len))
                 .unwrap_or_default();
-            let forms = |a: u64| match insn.traits.forms_address {
-                true => Target::Code(a),
-                false => Target::Same(a),
+            let forms = |a: u64| {
+                if insn.traits.forms_address {
+                    Target::Code(a)
+                } else {
+                    Target::Same(a)
+                }
             };
             if let Some(field) = insn.field.filter(|_| I::is_near(insn)) {
                 I::put_far(code, bytes, forms(field.target));

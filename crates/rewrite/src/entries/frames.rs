@@ -7,15 +7,18 @@
 //!   first advance of its unwind entry change by the store's length, in place, and the address in the search
 //!   table. That needs an entry without exception table (whose call sites count from the first address) and a
 //!   first advance with space for the sum.
-//! * The last entry of the search table is replaced by one that goes on to the end of the stubs after the old
+//! * The last entry of the search table is replaced by one that continues to the end of the stubs after the old
 //!   code: the same rows for its function, then nothing to unwind to for what is between, then the rows of
 //!   the stubs, in one place or two. Only one word of the search table changes.
 //!
 //! Rows of stubs: at a stub's first instruction and at its counter those of a function's entry; at an
-//! instruction that was overwritten those that it had.
+//! instruction that was overwritten those that it had. Nothing to unwind to if it had none, or one with another return
+//! address register or another kind of signature than the last entry, as some functions in assembly have.
 
-use postlink_elf::unwind::eh_frame::{EhFrame, Fde, NewFde, merged_sizes, write_merged};
+use postlink_elf::raw::PF_X;
+use postlink_elf::unwind::eh_frame::{Cie, EhFrame, Fde, NewFde, merged_sizes, write_merged};
 use postlink_elf::unwind::rows::{self, RegRule, Row};
+use postlink_isa::coverage::Covers;
 
 use super::stubs::Stubs;
 use crate::discover::{Piece, Program};
@@ -39,8 +42,8 @@ pub struct Described {
     pub len: u64,
 }
 
-/// Instructions of a function that are in a stub now. Offsets count from the first stub.
-pub struct Overwriting {
+/// The stub of a function, and the function's instructions in it. Offsets count from the first stub.
+pub struct StubOf {
     /// The function.
     pub function: u32,
     /// First byte of the stub.
@@ -53,7 +56,7 @@ pub struct Overwriting {
 
 impl Search {
     /// Reads the table; `None` if it is not of the form that all linkers write, or its last entry is not understood.
-    pub fn read(program: &Program<'_>) -> Option<Search> {
+    pub fn read<I: Covers>(program: &Program<'_>) -> Option<Search> {
         use postlink_elf::raw::PT_GNU_EH_FRAME;
         let elf = program.elf;
         let segment = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)?;
@@ -98,6 +101,10 @@ impl Search {
         {
             return None;
         }
+        // Run-times know such code only where there is no entry. What is described is after all code.
+        if returns_from_signals::<I>(program, fde.start + fde.len) {
+            return None;
+        }
         let (initial, rows) = (rows::initial_row(cie).ok()?, rows::rows(cie, fde).ok()?);
         // Where the return address is in a register at first, no register has a rule.
         let says_something = initial.cfa != Row::default().cfa;
@@ -108,10 +115,24 @@ impl Search {
         })
     }
 
-    /// Whether an exception may come out of a call in a stub: not where the entry that describes stubs has an
-    /// exception table, which says nothing of them.
-    pub fn calls_may_throw(&self, program: &Program<'_>) -> bool {
+    /// Whether an exception may pass through a stub with instructions from `at`: not where the entry that describes
+    /// stubs has an exception table, which says nothing of them, or cannot say what the entry at `at` says.
+    pub fn exceptions_pass(&self, program: &Program<'_>, at: u64) -> bool {
+        let own = program.piece_at(at).and_then(|p| p.fde);
+        let own = own.map(|f| &program.eh.fdes[f as usize]);
         program.eh.fdes[self.last].lsda.is_none_or(|l| l == 0)
+            && own.is_none_or(|f| self.can_describe(&program.eh.cies[f.cie], program))
+    }
+
+    /// Whether rows under `own` mean the same in the last entry, whose CIE has a return address register and marks of
+    /// its own.
+    fn can_describe(&self, own: &Cie<'_>, program: &Program<'_>) -> bool {
+        let meaning = |cie: &Cie<'_>| {
+            let mark = |letter| cie.augmentation.contains(&letter);
+            (cie.ra_register, cie.signal_frame, mark(b'B'), mark(b'G'))
+        };
+        let last = &program.eh.fdes[self.last];
+        meaning(own) == meaning(&program.eh.cies[last.cie])
     }
 
     /// Length of the CIE, and the new entry with it, at `addr`.
@@ -119,7 +140,7 @@ impl Search {
         &self,
         program: &Program<'_>,
         stubs: Described,
-        overwriting: &[Overwriting],
+        of: &[StubOf],
         addr: u64,
     ) -> Result<(u64, Vec<u8>), Error> {
         let fde = &program.eh.fdes[self.last];
@@ -143,17 +164,30 @@ impl Search {
             let base = stubs.places.at(from).get() - fde.start;
             let at = |offset: u64| base + (offset - from);
             push(&mut list, at(from), &initial);
-            for o in overwriting.iter().filter(|o| (from..to).contains(&o.from)) {
+            for o in of.iter().filter(|o| (from..to).contains(&o.from)) {
                 let start = program.start(o.function as usize);
-                let piece = program.piece_at(start).and_then(|p| p.fde);
-                push(&mut list, at(o.from), &initial);
-                if let Some(own) = piece.map(|f| &program.eh.fdes[f as usize]) {
-                    let rows = rows::rows(&program.eh.cies[own.cie], own)?;
-                    for &(place, input) in &o.moved {
-                        let k = rows.partition_point(|r| r.0 <= input.wrapping_sub(own.start));
-                        if let Some((_, row)) = k.checked_sub(1).and_then(|k| rows.get(k)) {
-                            push(&mut list, at(place), row);
-                        }
+                let own = program.piece_at(start).and_then(|p| p.fde);
+                let own = own.map(|f| &program.eh.fdes[f as usize]);
+                let described = own.filter(|f| self.can_describe(&program.eh.cies[f.cie], program));
+                // A counter alone in the stub of a function without an entry raises nothing.
+                let is_known = described.is_some() || own.is_none() && o.moved.is_empty();
+                let rows = described.map(|own| rows::rows(&program.eh.cies[own.cie], own));
+                let rows = rows.transpose()?.unwrap_or_default();
+                let row_at = |input: u64| {
+                    let offset = input.wrapping_sub(own?.start);
+                    let k = rows.partition_point(|r| r.0 <= offset);
+                    Some(&rows.get(k.checked_sub(1)?)?.1)
+                };
+                // Not every function begins with the row of its CIE: code in assembly may be reached by a jump.
+                let at_first = if is_known {
+                    row_at(start).unwrap_or(&initial)
+                } else {
+                    &nowhere
+                };
+                push(&mut list, at(o.from), at_first);
+                for &(place, input) in &o.moved {
+                    if let Some(row) = row_at(input) {
+                        push(&mut list, at(place), row);
                     }
                 }
                 push(&mut list, at(o.to), &initial);
@@ -196,10 +230,10 @@ impl Search {
         &self,
         program: &Program<'_>,
         stubs: Described,
-        overwriting: &[Overwriting],
+        of: &[StubOf],
     ) -> Result<u64, Error> {
         let about = stubs.places.at(stubs.len - 1).get();
-        Ok(self.entry(program, stubs, overwriting, about)?.1.len() as u64)
+        Ok(self.entry(program, stubs, of, about)?.1.len() as u64)
     }
 
     /// The new entry at `addr`, and the change in the search table that makes it the last one.
@@ -207,15 +241,29 @@ impl Search {
         &self,
         program: &Program<'_>,
         stubs: Described,
-        overwriting: &[Overwriting],
+        of: &[StubOf],
         addr: u64,
     ) -> Result<(Vec<u8>, (u64, [u8; 4])), Error> {
-        let (cie, bytes) = self.entry(program, stubs, overwriting, addr)?;
+        let (cie, bytes) = self.entry(program, stubs, of, addr)?;
         let distance = i32::try_from((addr + cie).wrapping_sub(self.addr) as i64)
             .map_err(|_| Error::internal("the unwind entry of stubs is out of reach"))?;
         let place = self.table.last().map_or(0, |e| e.1 + 4);
         Ok((bytes, (place, distance.to_le_bytes())))
     }
+}
+
+/// Whether there is code that returns from a signal handler from `start` on.
+fn returns_from_signals<I: Covers>(program: &Program<'_>, start: u64) -> bool {
+    let elf = program.elf;
+    let code = elf.loads().filter(|s| s.flags & PF_X != 0);
+    code.filter_map(|s| {
+        let skipped = start.saturating_sub(s.addr).min(s.file_size);
+        elf.bytes_at(s.addr + skipped, s.file_size - skipped)
+    })
+    .any(|bytes| {
+        let mut windows = bytes.windows(I::SIGNAL_RETURN.len());
+        windows.any(|w| w == I::SIGNAL_RETURN)
+    })
 }
 
 /// Appends a row unless it repeats the last one; a row at the same offset replaces it.

@@ -2,7 +2,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | [`displaced`] | instructions that a jump at an entry takes the place of |
+//! | [`displaced`] | instructions that a jump at an entry overwrites |
 //! | [`stubs`] | where their copies and the counters are |
 //! | [`frames`] | unwinding through them |
 //! | [`references`] | what refers to functions, and can be changed |

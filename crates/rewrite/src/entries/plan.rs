@@ -1,7 +1,7 @@
 //! Counters at the entries of functions that stay where they are.
 //!
 //! Re-emitting a function for the sake of one store at its entry costs its whole size again. Here nothing
-//! moves: what calls a function is led past its counter. Three ways, the first that can be gone is taken:
+//! moves: calls of a function are routed through its counter. Of three ways the first that is possible is taken:
 //!
 //! | way | the counter | costs | for |
 //! |---|---|---|---|
@@ -9,8 +9,8 @@
 //! | stub | in a stub that jumps to the function | 12 or 16 bytes with coverage | all references to the function are known |
 //! | jump | in a stub that a jump at the entry leads to, with the instructions that the jump overwrote and a jump back | about 20 bytes, and what unwinding needs | all others |
 //!
-//! With the first two the references are changed, in place: displacements of calls and jumps, and pointers,
-//! all of them, so that they still compare equal. So all must be known: every relocation that the linker kept
+//! With the first two the references are changed in place: displacements of calls and jumps, and all pointers,
+//! so that they still compare equal. So all must be known: every relocation that the linker kept
 //! about the function belongs to an instruction or a pointer that was found and can be changed, no branch of
 //! one byte comes from elsewhere, nothing says where it is relative to something else, and it is no entry
 //! point. A function in the dynamic symbol table begins earlier in there too, if the counter is in front; a
@@ -22,13 +22,13 @@
 //! Where instructions have one length ([`Covers::WHOLE_ENTRIES`], AArch64) there is no counter in front, and
 //! references are led to a stub only if they are direct calls and jumps: then pointers do not change at all.
 //! A jump takes the place of one whole instruction, or of two if the first is a landing pad that does more,
-//! so it can stand for the other functions with 20 bytes, also if they are not understood.
+//! so it can represent the other functions with 20 bytes, also if they are not understood.
 //!
 //! The third is slow for control that enters through the jump. Calls that are known go straight to the stub;
 //! pointers do not, so that they still compare equal.
 //!
 //! Return addresses stay the input's, but for a call among the overwritten instructions. Bodies need not be
-//! understood for the first two, so more functions count than can be moved.
+//! understood for the first two, so more functions can be instrumented than moved.
 //!
 //! What follows for unwinding is in [`super::frames`].
 
@@ -42,7 +42,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::displaced::{
     code_at, displaced, falls_through, live_from_outside, relocate_insn, whole_entry,
 };
-use super::frames::{Overwriting, Search, Shift};
+use super::frames::{Search, Shift, StubOf};
 use super::references::{References, references};
 use super::stubs::Stubs;
 use crate::analyse::counters::live_at;
@@ -90,7 +90,7 @@ pub enum Entered {
     Stub(OutputAddr),
 }
 
-/// Which functions count, and how.
+/// Which functions are instrumented, and how.
 pub struct Plan {
     entries: Vec<Entry>,
     /// By function: why it does not count.
@@ -101,8 +101,8 @@ pub struct Plan {
     code: Code<(u32, Target)>,
     /// By entry: where its stub begins in `code`.
     offsets: Vec<u32>,
-    /// Instructions that were taken to a stub, for unwinding.
-    overwriting: Vec<Overwriting>,
+    /// For unwinding: whose stubs these are, and what is in them.
+    stubs_of: Vec<StubOf>,
 }
 
 /// Where things are that stubs refer to.
@@ -128,7 +128,7 @@ pub fn plan<I: Covers>(
     front: bool,
     put: Put<'_>,
 ) -> Option<Plan> {
-    let search = Search::read(program);
+    let search = Search::read::<I>(program);
     // Without rows for stubs, only what interrupts the program in them cannot be unwound. Where whole
     // instructions are replaced that is better than to re-emit everything, unless that is an exception.
     let unwinds = !program.eh.fdes.is_empty() && (!I::WHOLE_ENTRIES || program.faults());
@@ -182,10 +182,11 @@ pub fn plan<I: Covers>(
         let exported = references.exported.binary_search(&(f as u32)).is_ok();
         let aligned =
             exported || own.iter().any(|r| r.pointer) || !references.in_data(f as u32).is_empty();
-        // What is said to be taken by nothing that was found is taken in a way that cannot be followed.
-        let can_lead = match I::CHANGES_POINTERS {
-            true => aligned || !function.address_taken,
-            false => !aligned && !function.address_taken,
+        // An address for which no instruction was found that takes it is taken in a way that cannot be followed.
+        let can_lead = if I::CHANGES_POINTERS {
+            aligned || !function.address_taken
+        } else {
+            !aligned && !function.address_taken
         };
         // Pointers to it change with the first two ways.
         let may_change = !aligned || program.may_follow(piece.start);
@@ -215,11 +216,11 @@ pub fn plan<I: Covers>(
                 Ok(a) => a.entry_patch.ok_or(Pin::NoRoomAtEntry)?.at.get(),
                 Err(pin) => whole_entry::<I>(program, piece, *pin)?,
             };
-            let calls = match &search {
-                Some(s) => s.calls_may_throw(program),
+            let exceptions = match &search {
+                Some(s) => s.exceptions_pass(program, at),
                 None => program.eh.fdes.is_empty(),
             };
-            let displaced = displaced::<I>(program, at, calls).ok_or(Pin::NoRoomAtEntry)?;
+            let displaced = displaced::<I>(program, at, exceptions).ok_or(Pin::NoRoomAtEntry)?;
             Ok(EntryHook::Patch { at, displaced })
         };
         match jump() {
@@ -242,7 +243,7 @@ pub fn plan<I: Covers>(
         search,
         code: Code::default(),
         offsets: Vec::new(),
-        overwriting: Vec::new(),
+        stubs_of: Vec::new(),
     };
     for one in chosen {
         plan.pins.push(one.as_ref().err().copied());
@@ -276,7 +277,7 @@ impl Plan {
         cuts.max().unwrap_or(0)
     }
 
-    /// Leaves functions as they were, by the addresses of their entries. How the others count stays.
+    /// Leaves functions as they were, by the addresses of their entries. How the others are instrumented stays.
     pub fn take_back<I: Covers>(
         &mut self,
         program: &Program<'_>,
@@ -298,7 +299,7 @@ impl Plan {
     fn stubs<I: Covers>(&mut self, program: &Program<'_>, put: Put<'_>) {
         self.offsets = vec![0; self.entries.len()];
         self.code = Code::default();
-        self.overwriting = Vec::new();
+        self.stubs_of = Vec::new();
         // Pointers lead to some: those keep the zero bits at the end of the function's address. Those that
         // are aligned most come first: fewer gaps.
         let alignment = |e: &Entry| match e.way {
@@ -318,6 +319,7 @@ impl Plan {
             let base = self.code.bytes.len() as u32;
             self.offsets[i] = base;
             let mut code: Code<Target> = Code::default();
+            let mut moved = Vec::new();
             match &entry.way {
                 EntryHook::Padding(..) => continue,
                 EntryHook::Stub { .. } => {
@@ -326,7 +328,6 @@ impl Plan {
                 }
                 EntryHook::Patch { displaced, .. } => {
                     put(&mut code, entry.live, entry.alone);
-                    let mut moved = Vec::with_capacity(displaced.len());
                     let mut on = None;
                     for insn in displaced {
                         moved.push((u64::from(base) + code.bytes.len() as u64, insn.addr));
@@ -337,14 +338,14 @@ impl Plan {
                         moved.push((u64::from(base) + code.bytes.len() as u64, on));
                         I::put_jump(&mut code, Reach::Long, Target::Same(on));
                     }
-                    self.overwriting.push(Overwriting {
-                        function: entry.function,
-                        from: u64::from(base),
-                        moved,
-                        to: u64::from(base) + code.bytes.len() as u64,
-                    });
                 }
             }
+            self.stubs_of.push(StubOf {
+                function: entry.function,
+                from: u64::from(base),
+                moved,
+                to: u64::from(base) + code.bytes.len() as u64,
+            });
             self.code.bytes.extend_from_slice(&code.bytes);
             self.code.fixups.extend(code.fixups.iter().map(|f| Fixup {
                 at: base + f.at,
@@ -368,7 +369,7 @@ impl Plan {
                 source,
             }
         };
-        // Where functions are from now on, and where only those who call them go.
+        // Where functions are from now on, and where only calls of them go.
         let mut entered: FxHashMap<InputAddr, OutputAddr> = FxHashMap::default();
         let mut called: FxHashMap<InputAddr, OutputAddr> = FxHashMap::default();
         for (entry, offset) in self.entries.iter().zip(&self.offsets) {
@@ -503,7 +504,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Where those who ask for a function by its name come to it from now on, if that is another place: by its address.
+    /// Where a lookup of a function by its name leads from now on, if that is another place: by its address.
     pub fn entered(&self, program: &Program<'_>, stubs: &Stubs) -> FxHashMap<InputAddr, Entered> {
         let all = self.entries.iter().zip(&self.offsets);
         let entered = all.filter_map(|(e, offset)| {
@@ -518,8 +519,8 @@ impl Plan {
     }
 
     /// The unwind entry that describes the stubs: see [`super::frames`].
-    pub fn frames(&self) -> Option<(&Search, &[Overwriting])> {
-        Some((self.search.as_ref()?, &self.overwriting))
+    pub fn frames(&self) -> Option<(&Search, &[StubOf])> {
+        Some((self.search.as_ref()?, &self.stubs_of))
     }
 }
 

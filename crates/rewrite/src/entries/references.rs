@@ -1,4 +1,4 @@
-//! All references to functions' starts: those that can be changed so that they lead past a counter, and those
+//! All references to functions' starts: those that can be changed so that they lead to a counter first, and those
 //! that cannot.
 
 use postlink_elf::elf::{DynReloc, SymbolTable};
@@ -122,7 +122,7 @@ impl Finder<'_, '_> {
         Some(self.starts[at].1)
     }
 
-    /// The function that ends where no other begins: who knows where a function ends compares addresses with it.
+    /// The function that ends where no other begins: code that knows its end compares addresses with it.
     fn ending_at(&self, addr: u64) -> Option<u32> {
         let at = self.ends.binary_search_by_key(&addr, |e| e.0).ok()?;
         match self.function_at(addr) {

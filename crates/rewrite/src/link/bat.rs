@@ -99,7 +99,7 @@ impl Moved<'_, '_> {
 }
 
 /// Where further stretches of a function's fragments begin, with what they need to be functions of their own
-/// for those who read symbols and unwind entries. `unwind` is the fragments' unwind information, which is cut
+/// for tools that read symbols and unwind entries. `unwind` is the fragments' unwind information, which is cut
 /// to the first stretches. None for a function all of whose unwind information must be in one entry: there
 /// what follows the first stretch is taken for a part of it.
 pub fn splits<'d>(
@@ -346,7 +346,7 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
         self.blocks.part(piece).filter_map(entry).collect()
     }
 
-    /// Places in code that stands in for an instruction of another length, and what they translate to: its calls are
+    /// Places in code that replaces an instruction of another length, and what they translate to: its calls are
     /// that instruction, and return to the one after it.
     fn inside(&self, fragment: usize, span: &Span) -> Vec<(u32, u64)> {
         let mut out = Vec::new();

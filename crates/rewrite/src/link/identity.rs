@@ -8,7 +8,7 @@
 //! bytes of all new code in the note's order, once with seed 0 and once with seed 1, cut to the length of the
 //! old id. Bytes beyond the 32nd stay. New code in the space of old bodies is left out.
 //!
-//! The note goes on naming the input's id.
+//! The note continues naming the input's id.
 
 use postlink_elf::InputAddr;
 use postlink_elf::elf::Elf;

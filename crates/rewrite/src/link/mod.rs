@@ -6,7 +6,7 @@
 //! | [`reuse`] | space in old bodies |
 //! | [`distances`] | distances between functions |
 //! | [`stress`] | layouts at random, for tests |
-//! | [`veneers`] | what branches go by way of that do not reach |
+//! | [`veneers`] | range-extension thunks, for branches that do not reach |
 //! | [`place`] | addresses and fixups of new code |
 //! | [`references`] | old entries, jump tables, pointers, code that stays |
 //! | [`unwind`] | unwind and exception tables |
@@ -14,7 +14,7 @@
 //! | [`bat`] | address translation tables |
 //! | [`debug`] | debug information |
 //! | [`identity`] | the build-id |
-//! | [`startup`] | how the start-up routine comes to run |
+//! | [`startup`] | how the start-up routine is invoked |
 
 pub mod bat;
 pub mod debug;

@@ -8,7 +8,7 @@
 //! * entries of jump tables and label tables of moved functions;
 //! * if asked for, pointers to moved functions in data, relocations and symbols.
 //!
-//! The old body after its first instruction stays valid: an unknown reference goes on working there.
+//! The old body after its first instruction stays valid: an unknown reference continues working there.
 
 use std::collections::BTreeSet;
 
@@ -181,9 +181,12 @@ pub fn place<I: Isa>(
         fragments: vec![[OutputAddr::default(); 2]; ready.len()],
         alignment: ready
             .iter()
-            .map(|r| match options.move_pointers {
-                true => alignment(program, r),
-                false => [1; 2],
+            .map(|r| {
+                if options.move_pointers {
+                    alignment(program, r)
+                } else {
+                    [1; 2]
+                }
             })
             .collect(),
         in_old_body: vec![[false; 2]; ready.len()],
@@ -296,9 +299,10 @@ impl Placement {
                 continue;
             }
             let huge = options.huge && f == 0 && self.sections.len() == 1;
-            let (align, size) = match huge {
-                true => (HUGE_PAGE, at.next_multiple_of(HUGE_PAGE)),
-                false => (most_alignment[f].max(16), at),
+            let (align, size) = if huge {
+                (HUGE_PAGE, at.next_multiple_of(HUGE_PAGE))
+            } else {
+                (most_alignment[f].max(16), at)
             };
             let placed = writer.append(NewSection {
                 name: name_in(veneer_group, options.sections[f]),

@@ -23,7 +23,7 @@ pub struct Ready {
     pub anchored_targets: Vec<(InputAddr, BlockId)>,
     /// Entries beside the first whose old places get a jump.
     pub secondary_entries: Vec<SecondaryEntry>,
-    /// Jumps that go on in old code, by address.
+    /// Jumps that continue in old code, by address.
     pub falls_back: Vec<InputAddr>,
     /// Its labels.
     pub address_taken: Vec<(InputAddr, BlockId)>,

@@ -48,9 +48,10 @@ pub fn hook(elf: &Elf<'_>) -> Result<Hook, Error> {
 /// The same, but the initialisers that there are stay what they are: functions that they lead to may have moved.
 fn hook_beside(elf: &Elf<'_>) -> Result<Hook, Error> {
     let has_init = elf.dynamic_value(postlink_elf::raw::DT_INIT).is_some();
-    match is_program(elf) || has_init {
-        true => hook(elf),
-        false => new_init(elf),
+    if is_program(elf) || has_init {
+        hook(elf)
+    } else {
+        new_init(elf)
     }
 }
 

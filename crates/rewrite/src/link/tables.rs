@@ -187,9 +187,10 @@ impl Placement {
                     old,
                     new,
                     labels,
-                    level: match patched.contains(&entry) {
-                        true => EntryLevel::Long,
-                        false => EntryLevel::Led,
+                    level: if patched.contains(&entry) {
+                        EntryLevel::Long
+                    } else {
+                        EntryLevel::Led
                     },
                     falls_back,
                 }

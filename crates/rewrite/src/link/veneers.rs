@@ -1,4 +1,4 @@
-//! Veneers: what direct jumps and calls go by way of when they do not reach.
+//! Veneers (range-extension thunks): what direct jumps and calls go through when their targets are out of reach.
 //!
 //! On AArch64 a direct jump or call reaches 128 MiB. New code is after the old image; in a program with more
 //! text than that it cannot reach all of the old. Then one section after the new code holds a veneer for each

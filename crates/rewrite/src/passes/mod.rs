@@ -4,7 +4,7 @@
 //! for. It changes nothing by itself: what comes out is a list of [`Change`]s for each function, which
 //! [`crate::emit`] puts in while it copies the blocks. So everything that is not in a list is still copied byte for
 //! byte, and layout, unwind rows, call sites, debug information and address translation tables go by the instruction
-//! that a change stands for, as they do for instructions that are re-encoded for reasons of reach.
+//! that a change corresponds to, as they do for instructions that are re-encoded for reasons of reach.
 //!
 //! | file | pass | option |
 //! |---|---|---|
@@ -82,7 +82,7 @@ impl PassOptions {
     }
 }
 
-/// Code that stands in for one instruction of the input.
+/// Code that replaces one instruction of the input.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The block that the instruction is in.

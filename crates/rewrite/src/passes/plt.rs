@@ -3,7 +3,7 @@
 //! A call of an imported function goes to a stub of the table, which jumps to what a slot holds. The call can go
 //! through the slot itself: one jump less, and the stub's line of the instruction cache is not needed. What the slot
 //! holds before the loader has bound it is an address in the stub, which pushes the number of the function and goes
-//! to the loader; all of that is on the stack and in registers as it was, so lazy binding goes on working.
+//! to the loader; all of that is on the stack and in registers as it was, so lazy binding continues working.
 //!
 //! | | old | new |
 //! |---|---|---|

@@ -3,8 +3,8 @@
 //!
 //! What the processor has to guess then is a branch that is taken or not, and where pointers to functions keep their
 //! values ([`crate::discover::visible`]) the direct call leads to new code at once, not by the jump at the old
-//! entry. What the code looks like is said in the instruction set ([`postlink_isa::Encode::put_promoted_call`]); the
-//! checker's rule is in `verify/walk/changes/promotion.rs`.
+//! entry. What the code looks like is described in the instruction set ([`postlink_isa::Encode::put_promoted_call`]);
+//! the checker's rule is in `verify/walk/changes/promotion.rs`.
 //!
 //! Which functions a call goes to the profile says: recorders count the three most frequent ones of every call exactly,
 //! samples of branches are taken as they are. As in llvm-bolt a function is compared if it has enough of
@@ -190,9 +190,10 @@ fn is_entry(program: &Program<'_>, addr: u64) -> bool {
 
 /// What a pointer to a function is.
 fn value(program: &Program<'_>, entry: u64) -> Target {
-    match program.refs.kept && program.may_follow(entry) {
-        true => Target::Code(entry),
-        false => Target::Same(entry),
+    if program.refs.kept && program.may_follow(entry) {
+        Target::Code(entry)
+    } else {
+        Target::Same(entry)
     }
 }
 

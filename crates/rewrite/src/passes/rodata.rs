@@ -6,7 +6,7 @@
 //! and no dynamic relocation is in it. New code is never longer on x86-64, and at most one instruction longer on
 //! AArch64, for a literal.
 //!
-//! Which instructions that can be done with is told by the instruction set ([`Encode::fold_constants`]); the
+//! Which instructions that can be done with is given by the instruction set ([`Encode::fold_constants`]); the
 //! checker's rule is in `verify/walk/changes/constants.rs`.
 //!
 //! [`Encode::fold_constants`]: postlink_isa::Encode::fold_constants

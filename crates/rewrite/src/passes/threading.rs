@@ -9,8 +9,8 @@
 //!
 //! A jump that nothing leads to any more is left out. Other than the changes of instructions ([`super::Change`]) this
 //! one is made in the flow graph, before blocks are ordered: so layout sees where control really goes. Address
-//! translation tables go on speaking of the input's blocks ([`Threaded::input`]). Readers of profiles find the way over
-//! the jump again (`attach/records.rs`).
+//! translation tables continue speaking of the input's blocks ([`Threaded::input`]). Readers of profiles find the way
+//! over the jump again (`attach/records.rs`).
 //!
 //! A conditional tail call is made only where unwinding finds the same frame at the branch as at the jump, which
 //! the checker compares (`verify/walk/relations.rs`), and on machines whose conditional branches reach everything.
@@ -79,9 +79,10 @@ pub(super) fn thread<I: Isa>(
     }
     let input = c.analysed.cfg.clone();
     for b in 0..input.blocks.len() as BlockId {
-        let ways = match which.double_jumps {
-            true => c.analysed.cfg.blocks[b as usize].nsucc,
-            false => 0,
+        let ways = if which.double_jumps {
+            c.analysed.cfg.blocks[b as usize].nsucc
+        } else {
+            0
         };
         for way in 0..ways {
             if let Some(executions) = follow(c, &alone, b, way) {

@@ -12,6 +12,7 @@ use crate::attach::{self, Counted};
 use crate::cfg::{BlockId, Term};
 use crate::discover::{NonlocalExits, Program, check_input};
 use crate::error::Error;
+use crate::phases::{self, Phases};
 
 /// An edge from a block to another of its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -106,15 +107,24 @@ pub struct Counts {
 /// Tells what a profile says of the file it was taken of.
 ///
 /// Errors: a file that cannot be read; a profile of another file, or one without counts.
-pub fn counts(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error> {
-    with_isa!(check_input(elf)?, I => counts_with::<I>(elf, profile))
+pub fn counts(elf: &Elf<'_>, profile: &Profile, phases: &mut Phases) -> Result<Counts, Error> {
+    with_isa!(check_input(elf)?, I => counts_with::<I>(elf, profile, phases))
 }
 
-fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error> {
+fn counts_with<I: Isa>(
+    elf: &Elf<'_>,
+    profile: &Profile,
+    phases: &mut Phases,
+) -> Result<Counts, Error> {
+    phases.begin("discover");
     let program = Program::discover::<I>(elf)?;
     let nonlocal_exits = NonlocalExits::new(&program);
+    phases.begin("counters");
+    phases::expect(program.functions.len());
     let map = CounterMap::build::<I>(&program, &nonlocal_exits);
     attach::check(&map, profile)?;
+    phases.begin("attach");
+    phases::expect(program.functions.len());
     let counted = attach::attach::<I>(&program, &nonlocal_exits, &map, profile);
     let name = |f: u32| program.name(f as usize);
     let of: FxHashMap<u32, &Counted<'_>> = counted.iter().map(|c| (c.function, c)).collect();
@@ -145,10 +155,16 @@ fn counts_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Counts, Error
             }
         }
     }
+    phases.begin("functions");
+    phases::expect(counted.len());
     let functions = counted
         .par_iter()
-        .map(|c| of_function::<I>(&program, c))
+        .map(|c| {
+            phases::did();
+            of_function::<I>(&program, c)
+        })
         .collect();
+    phases.end();
     Ok(Counts {
         functions,
         calls,

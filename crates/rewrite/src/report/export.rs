@@ -73,7 +73,7 @@ fn yaml_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>, binary: &[u8]) -> Result
     ))
 }
 
-/// The first name of every part that counts or calls are in.
+/// The first name of every part that has counts or calls.
 fn part_names(
     program: &Program<'_>,
     counted: &[Counted<'_>],

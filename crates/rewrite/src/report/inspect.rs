@@ -57,7 +57,7 @@ pub struct Inspection {
     pub basis: Basis,
     /// Movable functions whose old entries stay as they are, since something may lead into a jump there.
     pub led: usize,
-    /// Movable functions with jumps that go on in old code, and the number of these jumps.
+    /// Movable functions with jumps that continue in old code, and the number of these jumps.
     pub falls_back: (usize, usize),
     /// Pointers to code in data.
     pub code_pointers: usize,
@@ -133,9 +133,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     Ok(Inspection {
         kind: linked.to_owned(),
         machine: I::NAME,
-        build_id: elf
-            .build_id
-            .map(|b| b.iter().map(|x| format!("{x:02x}")).collect()),
+        build_id: elf.build_id.map(postlink_elf::hex),
         size: elf.data.len() as u64,
         text: elf
             .sections

@@ -2,7 +2,7 @@
 //!
 //! Every tool has an account of its own of what it gained: over the functions that it could work on, with the
 //! counts that it understood. To compare two tools both outputs are read in the same way here. Where a block
-//! went is told by address translation tables ([`crate::link::bat`], or llvm-bolt's with `--enable-bat`); how
+//! went is given by address translation tables ([`crate::link::bat`], or llvm-bolt's with `--enable-bat`); how
 //! often it ran, where control went from it and how large it is are the input's, so the same for all. From
 //! that follow dyno-stats ([`crate::report::stats`]) and the ext-TSP score, the original's included.
 //!
@@ -286,9 +286,12 @@ fn layout_of(
             .iter()
             .take_while(|s| s.0 == piece.start)
             .filter_map(|s| output.symbols.get(names.get(&s.1)?).copied())
-            .reduce(|best, at| match output.tables.contains_key(&best) {
-                true => best,
-                false => at,
+            .reduce(|best, at| {
+                if output.tables.contains_key(&best) {
+                    best
+                } else {
+                    at
+                }
             })
             .unwrap_or(piece.start);
         let Some(tables) = output.tables.get(&at) else {
@@ -310,14 +313,16 @@ fn layout_of(
                 let (out, input) = (u64::from(e.output), u64::from(e.input));
                 let at = table.start.wrapping_add(out);
                 let gone = !table.cold && table.size > 0 && out >= table.size;
-                let place = match gone {
-                    true => Place::Deleted,
-                    false => Place::At(at, rank),
+                let place = if gone {
+                    Place::Deleted
+                } else {
+                    Place::At(at, rank)
                 };
                 rank += 1;
-                let list = match e.is_branch() {
-                    true => &mut branches,
-                    false => &mut blocks,
+                let list = if e.is_branch() {
+                    &mut branches
+                } else {
+                    &mut blocks
                 };
                 list.push((input, at == piece.start.wrapping_add(input), place));
             }

@@ -1,4 +1,4 @@
-//! What is said of a program and its profile.
+//! Reports on a program and its profile.
 //!
 //! | file | subject |
 //! |---|---|

@@ -145,7 +145,7 @@ impl DynoStats {
     }
 
     /// Adds a function under a layout: its blocks row by row, as hot ones and then cold ones, which are ahead
-    /// of every hot one. Blocks in no row count nothing. `changes` are instructions that others stand in for.
+    /// of every hot one. Blocks in no row count nothing. `changes` are instructions that others replace.
     pub(crate) fn add<I: Isa>(
         &mut self,
         program: &Program<'_>,

@@ -46,7 +46,7 @@ pub(crate) enum Flow {
     },
     /// Leaves the function; the next instruction is not reached.
     Stop,
-    /// Asks the operating system or traps; usually goes on with the next instruction, but need not.
+    /// Asks the operating system or traps; usually continues with the next instruction, but need not.
     Trap,
 }
 
@@ -175,9 +175,10 @@ pub(crate) struct Takes {
 impl Takes {
     /// As many bits of a number as are taken.
     pub(crate) fn cut(&self, number: u64) -> u64 {
-        match self.wide {
-            true => number,
-            false => number & 0xffff_ffff,
+        if self.wide {
+            number
+        } else {
+            number & 0xffff_ffff
         }
     }
 }
@@ -221,7 +222,7 @@ pub(crate) struct AsksForHugePages {
     /// For this memory: address and bytes.
     pub start: u64,
     pub len: u64,
-    /// Where it goes on; `None`: it returns.
+    /// Where it continues; `None`: it returns.
     pub next: Option<u64>,
 }
 
@@ -441,7 +442,7 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// New instructions that do what one (or another number of) old ones do. The bytes go on after the instructions.
+    /// New instructions that do what one (or another number of) old ones do. The bytes continue after the instructions.
     fn longer(_old: &[u8], _p: u64, _new: &[u8], _q: u64) -> Option<Longer> {
         None
     }
@@ -459,7 +460,7 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// Reads the start-up routine that asks for huge pages, instruction by instruction: it saves what it uses, makes
     /// the system calls `madvise(start, len, MADV_COLLAPSE)` and, if that failed, `madvise(start, len,
-    /// MADV_HUGEPAGE)`, whose outcome nothing depends on, restores, and goes on.
+    /// MADV_HUGEPAGE)`, whose outcome nothing depends on, restores, and continues.
     fn asks_for_huge_pages(_bytes: &[u8], _addr: u64) -> Option<AsksForHugePages> {
         None
     }

@@ -111,7 +111,7 @@ pub(crate) enum Op {
     RestoreStatus,
 }
 
-/// Where control goes on.
+/// Where control continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     On,

@@ -54,9 +54,10 @@ fn one(section: &[u8], at: usize) -> Option<(Header, usize)> {
         Some(u32::from_le_bytes(bytes).into())
     };
     let wide = word(at)? == 0xffff_ffff;
-    let (len, start) = match wide {
-        true => (word(at + 4)? | word(at + 8)? << 32, at + 12),
-        false => (word(at)?, at + 4),
+    let (len, start) = if wide {
+        (word(at + 4)? | word(at + 8)? << 32, at + 12)
+    } else {
+        (word(at)?, at + 4)
     };
     let end = start.checked_add(usize::try_from(len).ok()?)?;
     let fixed: [u8; 4] = section.get(start..)?.get(..4)?.try_into().ok()?;
@@ -69,9 +70,10 @@ fn one(section: &[u8], at: usize) -> Option<(Header, usize)> {
     }
     for slot in 0..count {
         let place = base + (slot * size) as usize;
-        let offset = match wide {
-            true => word(place)? | word(place + 4)? << 32,
-            false => word(place)?,
+        let offset = if wide {
+            word(place)? | word(place + 4)? << 32
+        } else {
+            word(place)?
         };
         if offset < count * size || offset >= (end - base) as u64 {
             return None;

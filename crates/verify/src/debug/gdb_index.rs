@@ -63,15 +63,19 @@ pub(super) fn compare(
     }
     let Some(a) = read(old) else {
         // What cannot be read must not change.
-        return match old == new {
-            true => Ok(()),
-            false => Err(".gdb_index changed, which cannot be read".into()),
+        return if old == new {
+            Ok(())
+        } else {
+            Err(".gdb_index changed, which cannot be read".into())
         };
     };
     let b = read(new).ok_or(".gdb_index cannot be read any more")?;
-    let grown = |offset: &u64| match offset > &a.offsets.get(2).copied().unwrap_or(0) {
-        true => (offset + 20 * b.area.len() as u64).saturating_sub(20 * a.area.len() as u64),
-        false => *offset,
+    let grown = |offset: &u64| {
+        if offset > &a.offsets.get(2).copied().unwrap_or(0) {
+            (offset + 20 * b.area.len() as u64).saturating_sub(20 * a.area.len() as u64)
+        } else {
+            *offset
+        }
     };
     let right: Vec<u64> = a.offsets.iter().map(grown).collect();
     if (a.version, &right, a.rest) != (b.version, &b.offsets, b.rest) {

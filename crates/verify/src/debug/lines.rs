@@ -46,7 +46,7 @@ pub(super) fn pair(
             let of: Vec<u64> = pairs.iter().filter(|p| p.1 == *at).map(|p| p.0).collect();
             if of.len() != 1 || !old.contains(&of[0]) {
                 return Err(format!(
-                    "the line program at {at:#x} stands for those at {of:x?}, where it should stand for one"
+                    "the line program at {at:#x} corresponds to those at {of:x?}; it must correspond to one"
                 ));
             }
         }
@@ -198,9 +198,10 @@ fn expected(both: &Both<'_>, old: &Program) -> (Vec<(Range<u64>, Place)>, Marks)
         let all = first.covers.start..last.covers.end;
         let touched = map.touches(&all);
         for row in sequence {
-            match touched {
-                true => cover.extend(map.image(&row.covers).into_iter().map(|r| (r, row.place))),
-                false => cover.push((row.covers.clone(), row.place)),
+            if touched {
+                cover.extend(map.image(&row.covers).into_iter().map(|r| (r, row.place)))
+            } else {
+                cover.push((row.covers.clone(), row.place))
             }
             let start = row.covers.start;
             let at = if touched {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Old bytes and the new bytes that stand for them.
+/// Old bytes and the new bytes that correspond to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedRun {
     /// First old byte and number of old bytes.
@@ -18,7 +18,7 @@ pub struct MovedRun {
 pub struct CodeMapParts {
     /// Pieces of moved functions; disjoint.
     pub bodies: Vec<Range<u64>>,
-    /// What stands for their bytes; disjoint in old code.
+    /// What corresponds to their bytes; disjoint in old code.
     pub runs: Vec<MovedRun>,
     /// Old bytes that were given to other code.
     pub reused: Vec<Range<u64>>,

@@ -2,9 +2,9 @@
 //!
 //! # The argument
 //!
-//! The lock step ([`crate::walk`]) says which new bytes stand for which old ones: the [`CodeMap`]. Both
+//! The lock step ([`crate::walk`]) says which new bytes correspond to which old ones: the [`CodeMap`]. Both
 //! files' debug information is read by `gimli`. Instead of asking for each address what is known of it,
-//! *sets* are compared: what holds for a set of old bytes must hold for exactly the new bytes that stand for
+//! *sets* are compared: what holds for a set of old bytes must hold for exactly the new bytes that correspond to
 //! them.
 //!
 //! | part | what is shown | where |
@@ -16,7 +16,7 @@
 //! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
 //! | unwinding | `.debug_frame` says of new code what it said of old | [`unwind`] |
-//! | moves | which bytes stand for which | [`moves`] |
+//! | moves | which bytes correspond to which | [`moves`] |
 //! | stale units | what could not be read stays as it was, and leads to what it led to | [`stale`] |
 //! | probes | static probes (`.note.stapsdt`) are at the instructions at which they were | [`probes`] |
 //! | split units | what is in files of their own, likewise, and that the package's index leads to it | [`split`] |

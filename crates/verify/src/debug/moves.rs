@@ -1,7 +1,7 @@
-//! Which bytes stand for which: the claim in `.note.postlink.moves`, compared with the pairs of the lock step.
+//! Which bytes correspond to which: the claim in `.note.postlink.moves`, compared with the pairs of the lock step.
 //!
 //! The lock step pairs instructions that do something. It follows jumps and padding silently, and does not
-//! come to code that nothing reaches, so what those stand for is left open by it: of two jumps in a row the
+//! come to code that nothing reaches, so what those correspond to is left open by it: of two jumps in a row the
 //! one or the other may be the old one. The note (owner `postlink`, type 2) says so:
 //!
 //! | field | encoding |
@@ -23,7 +23,7 @@
 //! * A run's old bytes are in one old range of a function, its new ones in one new range of the same
 //!   function; new bytes are of one run at most.
 //! * Each pair is in a run, at the place that it has there.
-//! * A jump in a run stands for a jump, padding for padding, and both lead to the same instruction as the old ones.
+//! * A jump in a run corresponds to a jump, padding for padding, and both lead to the same instruction as the old ones.
 //! * Code in a run that nothing reaches is the same instructions.
 //!
 //! So a run says nothing of code that does something that the lock step did not find. New bytes after a run
@@ -200,9 +200,12 @@ impl<A: Arch> Function<'_, A> {
             let Some((new, _)) = self.address(slot) else {
                 return Err(format!("the pair of {old:#x} is outside of new code"));
             };
-            let stands = |run: &&MovedRun| match run.old.1 == run.new.1 {
-                true => old == run.old.0 + (new - run.new.0),
-                false => old == run.old.0,
+            let stands = |run: &&MovedRun| {
+                if run.old.1 == run.new.1 {
+                    old == run.old.0 + (new - run.new.0)
+                } else {
+                    old == run.old.0
+                }
             };
             if self.run(new).filter(stands).is_none() {
                 return Err(format!(
@@ -213,7 +216,7 @@ impl<A: Arch> Function<'_, A> {
         Ok(())
     }
 
-    /// Jumps and padding in runs stand for such.
+    /// Jumps and padding in runs correspond to such.
     fn silent(&self, walked: &Walked) -> Result<(), String> {
         let base = self.cx.input.extent().0;
         let mut silent = walked.silent.iter().copied().peekable();
@@ -233,7 +236,7 @@ impl<A: Arch> Function<'_, A> {
                 continue; // a part of one instruction that became several, the first of which is a pair
             }
             let old = run.old.0 + (new - run.new.0);
-            // A jump through a slot is among silent steps only if it stands for one to a stub.
+            // A jump through a slot is among silent steps only if it corresponds to one to a stub.
             let is_jump = |flow: Flow| matches!(flow, Flow::Jump(_) | Flow::IndirectJump { .. });
             let kinds = (
                 self.decode_old(old).map(is_jump),
@@ -306,9 +309,10 @@ impl<A: Arch> Function<'_, A> {
                     continue;
                 };
                 let old = run.old.0 + (at - run.new.0);
-                let same = match run.old.1 == run.new.1 {
-                    true => self.same_instruction(old, at),
-                    false => self.same_kind(run),
+                let same = if run.old.1 == run.new.1 {
+                    self.same_instruction(old, at)
+                } else {
+                    self.same_kind(run)
                 };
                 match same {
                     Some(len) => at += len,

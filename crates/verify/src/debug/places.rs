@@ -86,13 +86,17 @@ fn canonical<'d>(
     expression: &Expression<Slice<'d>>,
     of_input: bool,
 ) -> gimli::Result<Vec<u8>> {
-    let (dwarf, unit) = match of_input {
-        true => (&units.both.old, units.old),
-        false => (&units.both.new, units.new),
+    let (dwarf, unit) = if of_input {
+        (&units.both.old, units.old)
+    } else {
+        (&units.both.new, units.new)
     };
-    let value = |address: u64| match of_input {
-        true => units.both.map.settled(units.both.map.pointer(address)),
-        false => units.both.map.settled(address),
+    let value = |address: u64| {
+        if of_input {
+            units.both.map.settled(units.both.map.pointer(address))
+        } else {
+            units.both.map.settled(address)
+        }
     };
     let bytes = expression.0.slice();
     let mut out = Vec::new();

@@ -63,9 +63,10 @@ pub(super) fn compare(old: &Elf<'_>, new: &Elf<'_>, map: Option<&CodeMap>) -> Re
         new.section_data(&section_now),
     );
     let (Some(map), Some(probes), false) = (map, addresses(before), section_then.is_alloc()) else {
-        return match before == after {
-            true => Ok(()),
-            false => Err(format!("{name} changed, and nothing says why")),
+        return if before == after {
+            Ok(())
+        } else {
+            Err(format!("{name} changed, and nothing says why"))
         };
     };
     let base = old.section(b".stapsdt.base").map(|s| s.addr);

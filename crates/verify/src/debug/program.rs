@@ -17,13 +17,13 @@ use crate::proof::image;
 use crate::report::{Check, DebugState, DebugSummary, Failure};
 use crate::walk::Walked;
 
-/// The type of the note that says which bytes stand for which.
+/// The type of the note that says which bytes correspond to which.
 const MOVES: u32 = 2;
 
 /// Sections of debug information, unpacked, by the names that they have then.
 type Sections<'d> = BTreeMap<Vec<u8>, Cow<'d, [u8]>>;
 
-/// Whether there is debug information, and the output says which bytes stand for which.
+/// Whether there is debug information, and the output says which bytes correspond to which.
 pub(crate) fn is_described(described: &Elf<'_>, output: &Elf<'_>) -> bool {
     let is_there = sections(described).next().is_some() || probes::is_there(described);
     is_there && output.note(b"postlink", MOVES).is_some()
@@ -175,11 +175,12 @@ fn compare(
         out
     };
     let Some(map) = map else {
-        return match raw(input) == raw(output) {
-            true => Ok(DebugState::Kept),
-            false => Err(
+        return if raw(input) == raw(output) {
+            Ok(DebugState::Kept)
+        } else {
+            Err(
                 "debug information changed, and nothing says which new code corresponds to which old code".into(),
-            ),
+            )
         };
     };
     let (old, new) = (load(input, "input")?, load(output, "output")?);

@@ -33,9 +33,10 @@ pub(super) fn compare<'d>(units: &mut Units<'_, 'd>, entry: &Entries<'_, 'd>) ->
     let old = intervals(&units.both.old, units.old, entry.old)?;
     let new = intervals(&units.both.new, units.new, entry.new)?;
     if old.is_empty() && new.is_empty() {
-        return match is_single(entry.old) || entry.is_root {
-            true => Ok(()),
-            false => entry_address(units, entry, &old, &new),
+        return if is_single(entry.old) || entry.is_root {
+            Ok(())
+        } else {
+            entry_address(units, entry, &old, &new)
         };
     }
     units.report.scopes += 1;

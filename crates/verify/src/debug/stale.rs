@@ -1,11 +1,11 @@
-//! Units that go on describing old code.
+//! Units that continue describing old code.
 //!
 //! A unit that cannot be read cannot be made to describe moved code, and neither can one whose entries are in a file
 //! of their own. Such a unit may stay as it is, beside others that were updated, if what it says is what it said in
 //! the input:
 //!
 //! * its bytes are the same, and
-//! * all sections that its offsets may lead into have their old bytes where they were: what is new is behind them.
+//! * all sections that its offsets may lead into have their old bytes where they were: what is new is after them.
 //!
 //! That a unit cannot be read is seen here, by the checker's own reader: one that can must have been updated.
 

@@ -121,14 +121,17 @@ fn calls(bytes: &[u8], at: u64, memory: &Memory<'_>) -> Option<(usize, bool)> {
     if !way || !count {
         return None;
     }
-    match saved {
-        false => Some((i, false)),
-        true => (nth(bytes, i)? == POP).then_some((i + 1, true)),
+    if saved {
+        (nth(bytes, i)? == POP).then_some((i + 1, true))
+    } else {
+        Some((i, false))
     }
 }
 
 impl Entries for AArch64 {
     const MOVES_POINTERS: bool = false;
+    /// mov x8, #139; svc #0
+    const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
     const SLOW_DESTROYS: u32 = 1 << 16 | 1 << 17 | 1 << 30;
     const SLOW_LINK: Option<u8> = Some(17);
     const FLAGS_ALONE: bool = false;

@@ -1,9 +1,9 @@
-//! Counters at entries: proves that in a file whose note claims no moved function nothing changed but that
-//! functions are entered past a counter.
+//! Counters at entries: proves that in a file whose note claims no moved function nothing changed except that
+//! functions are entered through a counter.
 //!
 //! Nothing of the output says where counters are: every byte of the old image that differs must have one of
-//! these reasons. *N leads to E* means that the code at N does nothing but count, and then is at E: it runs
-//! into E, or ends with a jump there.
+//! these reasons. *N leads to E* means that the code at N does nothing but increment a counter, and then is at E: it
+//! runs into E, or ends with a jump there.
 //!
 //! | what differs | what must hold |
 //! |---|---|
@@ -29,15 +29,15 @@
 //! # What is assumed
 //!
 //! * A14: the start-up routine and the routines that note first calls write to no memory of the program. That they keep
-//!   registers, flags and the stack is shown ([`crate::proof::routines`]). The unwind entry that describes stubs is
-//!   not looked at.
+//!   registers, flags and the stack is shown ([`crate::proof::routines`]).
 //! * A13: flags mean nothing at the entry of a function that does not read one in its first instructions, up to a
 //!   branch, before it writes it. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not
-//!   begin by reading them, and do not come to their entry again. Counted are counters that do not keep them.
+//!   begin by reading them, and do not reach their entry again. Counted are counters that do not keep them.
 //! * A1: nothing depends on the number of a return address. Counted are calls that are in stubs.
 //! * What is assumed for moved code as well, see the crate.
 
 mod aarch64;
+mod frames;
 mod pointers;
 mod x86_64;
 
@@ -58,6 +58,7 @@ use crate::report::{
     Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict,
 };
 use crate::{context, image, text};
+use frames::Framed;
 
 const SYMBOL: u64 = elf::SYM_SIZE as u64;
 
@@ -65,6 +66,9 @@ const SYMBOL: u64 = elf::SYM_SIZE as u64;
 pub(crate) trait Entries: Arch {
     /// Whether a counter may be in the padding in front of a function, and pointers to a function lead to one.
     const MOVES_POINTERS: bool;
+
+    /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
+    const SIGNAL_RETURN: &[u8];
 
     /// Registers that the routine which notes first calls may destroy, beside the flags.
     const SLOW_DESTROYS: u32;
@@ -154,8 +158,8 @@ struct Proof<'a, A> {
     pointers: u64,
     /// Entries of functions with a counter that is shown to keep what the function does.
     proved: RefCell<FxHashSet<u64>>,
-    /// Calls that are in a stub instead: what they call may see another return address.
-    calls: RefCell<FxHashSet<u64>>,
+    /// What is in stubs instead of where it was.
+    framed: RefCell<FxHashSet<Framed>>,
     /// Counters that do not keep flags, or registers that stubs may use, where these mean nothing.
     loses: RefCell<FxHashSet<u64>>,
     arch: std::marker::PhantomData<A>,
@@ -207,7 +211,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         retargeted: 0,
         pointers: 0,
         proved: RefCell::default(),
-        calls: RefCell::default(),
+        framed: RefCell::default(),
         loses: RefCell::default(),
         arch: std::marker::PhantomData,
     };
@@ -227,6 +231,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
     proof.branches();
     proof.what_stays(&skip);
     let visible = Visible::of(input);
+    proof.frames(options);
     proof.slow_ways(options);
     proof.identity();
     proof.seen(&visible, &code);
@@ -243,7 +248,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         .count();
     let proved = proof.proved();
     let assumptions = Assumption::list(&[
-        ("A1", proof.calls.borrow().len() as u64),
+        ("A1", proof.calls_in_stubs()),
         ("A4", proved),
         ("A8", following as u64),
         ("A13", proof.loses.borrow().len() as u64),
@@ -418,7 +423,7 @@ impl<A: Entries> Proof<'_, A> {
         false
     }
 
-    /// Whether who goes to `to` counts, and is at `from` then.
+    /// Whether control that goes to `to` passes a counter, and is at `from` then.
     fn leads(&self, from: u64, to: u64) -> bool {
         if from == to {
             return true;
@@ -442,6 +447,7 @@ impl<A: Entries> Proof<'_, A> {
                 .is_some_and(|i| i.flow == Flow::Jump(from));
         if goes_on {
             self.proved.borrow_mut().insert(from);
+            self.is_framed(Framed::counter(from, to, len));
         }
         goes_on
     }
@@ -462,7 +468,7 @@ impl<A: Entries> Proof<'_, A> {
         })
     }
 
-    /// How many functions count.
+    /// How many functions are instrumented.
     fn proved(&self) -> u64 {
         self.proved.borrow().len() as u64
     }
@@ -487,11 +493,28 @@ impl<A: Entries> Proof<'_, A> {
     /// Whether the stub at `stub` does what the code at `at` did up to where it goes back to: all that a jump
     /// of `len` bytes overwrites. Pointers that it forms are added to `pointed`.
     fn displaced(&self, at: u64, len: u64, stub: u64, pointed: &mut Vec<(u64, u64)>) -> bool {
-        let (mut p, mut q) = (at, stub + self.counter(stub));
-        if q == stub || !self.is_new(stub) {
+        let counter = self.counter(stub);
+        if counter == 0 || !self.is_new(stub) {
             return false;
         }
-        while p < at + len {
+        let mut framed = vec![Framed::counter(at, stub, counter)];
+        let is_same = self.is_done(at, at + len, stub + counter, pointed, &mut framed);
+        if is_same {
+            framed.into_iter().for_each(|f| self.is_framed(f));
+        }
+        is_same
+    }
+
+    /// Whether the instructions from `p` to `end` are at `q`, and a jump back behind them.
+    fn is_done(
+        &self,
+        mut p: u64,
+        end: u64,
+        mut q: u64,
+        pointed: &mut Vec<(u64, u64)>,
+        framed: &mut Vec<Framed>,
+    ) -> bool {
+        while p < end {
             let (Some(a), Some(b)) = (self.input.bytes_from(p), self.output.bytes_from(q)) else {
                 return false;
             };
@@ -501,9 +524,7 @@ impl<A: Entries> Proof<'_, A> {
             if self.is_caught(p, &old) {
                 return false;
             }
-            if matches!(old.flow, Flow::Call(_) | Flow::IndirectCall) {
-                self.calls.borrow_mut().insert(p);
-            }
+            framed.push(Framed::of(p, q, &old, &new));
             match (old.flow, new.flow) {
                 (Flow::Jump(t), Flow::Jump(u)) => return self.leads(t, u),
                 // The opposite, over a jump.
@@ -720,7 +741,7 @@ impl<A: Entries> Proof<'_, A> {
     }
 
     /// Whether the stub at `to` counts and does what the function at `from` begins with. That it is at
-    /// another address is seen by who compares pointers, not by who calls.
+    /// another address is seen by comparisons of pointers, not by calls.
     fn passes(&self, from: u64, to: u64) -> bool {
         let Some(bytes) = self.input.bytes_from(from) else {
             return false;
@@ -746,7 +767,7 @@ impl<A: Entries> Proof<'_, A> {
         A::jump(old, new, at).map(|jump| jump.0)
     }
 
-    /// A counter in padding, or nothing that can be explained. Gives where to go on.
+    /// A counter in padding, or nothing that can be explained. Gives where to continue.
     fn front(&mut self, start: u64, at: usize, old: &[u8], new: &[u8], options: &Options) -> usize {
         let differs = |i: &usize| old.get(*i) != new.get(*i);
         let first = (at..old.len()).find(differs).unwrap_or(at);
@@ -785,124 +806,6 @@ impl<A: Entries> Proof<'_, A> {
                     .push(unproved(start.unwrap_or(r.start), target, failure));
             }
         }
-    }
-
-    /// Unwind entries and the search table; what is judged here is added to `skip`.
-    fn unwinding(&mut self, skip: &mut Vec<Range>, options: &Options) {
-        let fdes = self.unwind.fdes.clone();
-        let base = self.unwind.addr;
-        for fde in &fdes {
-            let at = base + u64::from(fde.offset);
-            let size = self.input.u32_at(at).map_or(0, |n| 4 + u64::from(n));
-            let (Some(old), Some(new)) = (self.input.bytes(at, size), self.output.bytes(at, size))
-            else {
-                continue;
-            };
-            if old == new {
-                continue;
-            }
-            let fails = |what: &str| {
-                Failure::new(
-                    Check::Unwind,
-                    format!("the FDE of the old code at {:#x} {what}", fde.start),
-                )
-                .bytes(old, new)
-            };
-            let word = |bytes: &[u8], o| u32_in(bytes, o).unwrap_or(0);
-            let by = word(old, 8).wrapping_sub(word(new, 8));
-            let mut expected = old.to_vec();
-            if let Some(place) = expected.get_mut(8..12) {
-                place.copy_from_slice(&word(new, 8).to_le_bytes());
-            }
-            if let Some(place) = expected.get_mut(12..16) {
-                place.copy_from_slice(&word(old, 12).wrapping_add(by).to_le_bytes());
-            }
-            let from = fde.instructions.0 as usize - fde.offset as usize;
-            let first = old
-                .iter()
-                .skip(from)
-                .position(|b| *b != 0)
-                .map(|i| from + i);
-            if let Some(first) = first {
-                let op = expected.get(first).copied().unwrap_or(0);
-                let (place, most) = if op & 0xc0 == 0x40 {
-                    (first, 0x7f)
-                } else {
-                    (first + 1, 0xff)
-                };
-                if op & 0xc0 != 0x40 && op != 2 {
-                    self.fail(
-                        fails("begins earlier, but its instructions do not begin with an advance"),
-                        options,
-                    );
-                    continue;
-                }
-                if let Some(byte) = expected.get_mut(place) {
-                    match u8::try_from(u32::from(*byte) + by)
-                        .ok()
-                        .filter(|n| *n <= most)
-                    {
-                        Some(n) => *byte = n,
-                        None => *byte = byte.wrapping_add(1),
-                    }
-                }
-            }
-            if expected != new
-                || fde.lsda != 0
-                || !self.in_front(fde.start, fde.start.wrapping_sub(by.into()))
-            {
-                self.fail(fails("changed"), options);
-            }
-            skip.push(Range {
-                start: at,
-                end: at + size,
-            });
-        }
-        let (Some(a), Some(b)) = (
-            self.input.segment(elf::PT_GNU_EH_FRAME).copied(),
-            self.output.segment(elf::PT_GNU_EH_FRAME).copied(),
-        ) else {
-            return;
-        };
-        let (Some(old), Some(new)) = (
-            self.input.bytes(a.addr, a.file_size),
-            self.output.bytes(b.addr, b.file_size),
-        ) else {
-            return;
-        };
-        if a.addr != b.addr || old.len() != new.len() || old.get(..12) != new.get(..12) {
-            self.fail(
-                Failure::new(Check::Unwind, "the unwind search table is another one"),
-                options,
-            );
-            return;
-        }
-        let count = u32_in(old, 8).unwrap_or(0) as usize;
-        for (i, (x, y)) in old
-            .get(12..)
-            .unwrap_or(b"")
-            .chunks_exact(8)
-            .zip(new.get(12..).unwrap_or(b"").chunks_exact(8))
-            .enumerate()
-        {
-            let word = |bytes: &[u8], o| {
-                a.addr
-                    .wrapping_add_signed(i64::from(u32_in(bytes, o).unwrap_or(0) as i32))
-            };
-            let (start, entry) = ((word(x, 0), word(y, 0)), (word(x, 4), word(y, 4)));
-            let start_fits = start.0 == start.1
-                || self.in_front(start.0, start.1) && self.leads(start.0, start.1);
-            let entry_fits = entry.0 == entry.1
-                || i + 1 == count && self.is_table(entry.1) && start.0 == start.1;
-            if !(start_fits && entry_fits) {
-                let text = format!("the unwind search table's entry for {:#x} changed", start.0);
-                self.fail(Failure::new(Check::Unwind, text).bytes(x, y), options);
-            }
-        }
-        skip.push(Range {
-            start: a.addr,
-            end: a.addr + old.len() as u64,
-        });
     }
 
     /// Dynamic symbols.
@@ -1024,7 +927,7 @@ impl<A: Entries> Proof<'_, A> {
         }
     }
 
-    /// A word that differs; gives where to go on.
+    /// A word that differs; gives where to continue.
     fn word(
         &mut self,
         base: u64,

@@ -48,11 +48,11 @@ impl<A: Entries> Proof<'_, A> {
                 if a == b && moved.contains(&a) && judged(skip, addr).is_none() {
                     // The loader's relocations have none of their own.
                     let mut tables = input.sections.iter().filter(|s| s.is_alloc());
-                    match tables
-                        .any(|t| t.kind == elf::SHT_RELA && (t.addr..t.end()).contains(&addr))
+                    if tables.any(|t| t.kind == elf::SHT_RELA && (t.addr..t.end()).contains(&addr))
                     {
-                        true => self.pointed.push((a, a)),
-                        false => self.numbers.push((addr, a)),
+                        self.pointed.push((a, a))
+                    } else {
+                        self.numbers.push((addr, a))
                     }
                 }
             }

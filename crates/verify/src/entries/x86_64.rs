@@ -14,6 +14,8 @@ const SAVES: [u8; 3] = [0x50, 0x51, 0x52];
 
 impl Entries for X86_64 {
     const MOVES_POINTERS: bool = true;
+    /// mov $15, %rax; syscall
+    const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
     const SLOW_DESTROYS: u32 = 1 << 11;
     const SLOW_LINK: Option<u8> = None;
     const FLAGS_ALONE: bool = true;

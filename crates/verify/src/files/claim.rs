@@ -17,7 +17,7 @@
 //! | number of labels, each: old address − old entry, new address − start of the first new range | uleb, (sleb, sleb)* |
 //! | version 2: what is at the old entry: 0 what was there, 2 a jump | u8 |
 //! | version 2: number of own jump tables, 0 | uleb |
-//! | version 2: number of jumps that go on in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
+//! | version 2: number of jumps that continue in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
 //!
 //! Invariants of a [`Claim`] that parsed: at least one old and one new range for each function, none empty, none wraps;
 //! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
@@ -74,7 +74,7 @@ pub(crate) struct Moved {
     pub labels: Vec<Pair>,
     /// Whether there is a jump at the old entry; version 2.
     pub jumps: bool,
-    /// Indirect jumps that go on in old code, by old address, ascending; version 2.
+    /// Indirect jumps that continue in old code, by old address, ascending; version 2.
     pub falls_back: Vec<InputAddr>,
 }
 

@@ -253,9 +253,10 @@ fn header(data: &[u8]) -> Result<&FileHeader64<LittleEndian>, String> {
         return Err("it does not begin with the ELF magic number".into());
     }
     let header = FileHeader64::<LittleEndian>::parse(data).map_err(|e| e.to_string())?;
-    match header.is_class_64() && header.is_little_endian() {
-        true => Ok(header),
-        false => Err("it is not a 64-bit little-endian ELF file".into()),
+    if header.is_class_64() && header.is_little_endian() {
+        Ok(header)
+    } else {
+        Err("it is not a 64-bit little-endian ELF file".into())
     }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! Two calls are treated alike if [`Outcome`]s are alike: the same ending, or landing pads that the proof pairs, with
 //! equal chains of actions. Filters are handed to the code at the landing pad, so they must be equal as numbers, and
-//! the types that they stand for must be equal as addresses.
+//! the types that they represent must be equal as addresses.
 
 use crate::files::bytes::Reader;
 use crate::files::elf::Elf;
@@ -48,7 +48,7 @@ pub(crate) struct Lsda<'d> {
 /// What the personality routine decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Unwinding goes on in the caller.
+    /// Unwinding continues in the caller.
     Continue,
     /// No call site covers the place: the program ends.
     Terminate,
@@ -56,7 +56,7 @@ pub(crate) enum Outcome {
     Pad { pad: u64, action: u64 },
 }
 
-/// One step of an action chain: the filter, and the types it stands for.
+/// One step of an action chain: the filter, and the types it represents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
     filter: i64,

@@ -1,6 +1,6 @@
 //! Which instructions a personality routine may be asked about.
 //!
-//! C++, C and Rust throw from calls alone. Of an instruction between calls nothing is asked, unless the program was
+//! C++, C, Objective-C and Rust throw from calls alone. Of an instruction between calls nothing is asked, unless the program was
 //! compiled with `-fnon-call-exceptions` (`--non-call-exceptions`). Ada (`__gnat_personality_v0`) and others turn
 //! signals into exceptions: there every instruction counts, and one that no call site covers must get none. So that
 //! is assumed of every routine but those that are known by name.
@@ -25,8 +25,12 @@ fn throws_at_calls_alone(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"DW.ref.").unwrap_or(name);
     // A dynamic symbol may have its version with it.
     let name = name.split(|b| *b == b'@').next().unwrap_or(name);
-    matches!(name, b"__gxx_personality_v0" | b"__gcc_personality_v0")
-        || name.windows(RUST.len()).any(|w| w == RUST)
+    let compiled: [&[u8]; 3] = [
+        b"__gxx_personality_v0",
+        b"__gcc_personality_v0",
+        b"__gnu_objc_personality_v0",
+    ];
+    compiled.contains(&name) || name.windows(RUST.len()).any(|w| w == RUST)
 }
 
 /// The name of a dynamic symbol, found as the loader finds it.

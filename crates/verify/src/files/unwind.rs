@@ -181,6 +181,20 @@ impl<'d> Table<'d> {
         Ok(table)
     }
 
+    /// One FDE, wherever it is, and its CIE.
+    pub(crate) fn read_entry(elf: &Elf<'d>, addr: u64) -> Option<(Self, Fde)> {
+        let back = u32_in(elf.bytes_from(addr)?, 4)?;
+        let cie = addr.checked_add(4)?.checked_sub(u64::from(back))?;
+        let mut table = Table {
+            addr: cie,
+            bytes: elf.bytes_from(cie)?,
+            ..Table::default()
+        };
+        let offset = usize::try_from(addr.checked_sub(cie)?).ok()?;
+        let fde = table.fde(offset, &mut FxHashMap::default())?;
+        Some((table, fde))
+    }
+
     /// Puts the entry that has code in the place of one without. A function without code shares its start
     /// with the one after it, and so do their entries; lld's search table has only the first, whatever it
     /// describes. That is taken for the mistake that it is: the code has an entry, and a table that finds it
@@ -534,6 +548,8 @@ pub(crate) struct Span {
     pub lsda: u64,
     pub function: u64,
     pub signal_frame: bool,
+    /// There is no caller: to run-times that is what a missing entry says.
+    pub is_outermost: bool,
 }
 
 /// Gives equal rows equal numbers.
@@ -636,6 +652,9 @@ impl Runner {
                 registers.push((register.0, rule));
             }
             registers.sort_by_key(|r: &(u16, Rule)| r.0);
+            let is_outermost = registers
+                .iter()
+                .any(|(r, rule)| u64::from(*r) == cie.ra_register && *rule == Rule::Undefined);
             let id = interner.id(Row {
                 cfa,
                 registers,
@@ -660,6 +679,7 @@ impl Runner {
                     lsda: fde.lsda,
                     function: fde.start,
                     signal_frame: cie.signal_frame,
+                    is_outermost,
                 }),
             }
         }
@@ -796,6 +816,7 @@ mod tests {
             lsda: 0,
             function: start,
             signal_frame: false,
+            is_outermost: false,
         };
         map.clear()
             .extend([span(10, 20, 1), span(20, 30, 2), span(50, 60, 3)]);

@@ -10,9 +10,10 @@ const NOP_A64: u32 = 0xd503_201f;
 impl Faults<'_> {
     pub(super) fn change_edits(&self, kind: Kind) -> Vec<Edit> {
         let sites = self.sites.iter();
-        match self.arm {
-            true => sites.filter_map(|s| self.slot_a64(kind, s)).collect(),
-            false => sites.filter_map(|s| self.slot_x86(kind, s)).collect(),
+        if self.arm {
+            sites.filter_map(|s| self.slot_a64(kind, s)).collect()
+        } else {
+            sites.filter_map(|s| self.slot_x86(kind, s)).collect()
         }
     }
 
@@ -98,16 +99,14 @@ impl Faults<'_> {
 
     fn start_up(&self, kind: Kind, addr: u64) -> Option<Edit> {
         let bytes = self.output.bytes_from(addr)?;
-        let asks = match self.arm {
-            true => AArch64::asks_for_huge_pages(bytes, addr)?,
-            false => X86_64::asks_for_huge_pages(bytes, addr)?,
+        let asks = if self.arm {
+            AArch64::asks_for_huge_pages(bytes, addr)?
+        } else {
+            X86_64::asks_for_huge_pages(bytes, addr)?
         };
         let at = self.offset(addr)?;
-        // Where the number of the advice, the low byte of the address, and what goes on are.
-        let (advice, start, end) = match self.arm {
-            true => (24, 12, 60),
-            false => (24, 14, 58),
-        };
+        // Where the number of the advice, the low byte of the address, and what continues are.
+        let (advice, start, end) = if self.arm { (24, 12, 60) } else { (24, 14, 58) };
         let edit = |at: usize, bytes: &[u8]| {
             let what = format!("the start-up routine at {addr:#x}");
             Some(Edit::new(what, at, bytes))

@@ -312,14 +312,13 @@ impl Faults<'_> {
             .filter_map(|f| {
                 let start = f.new_entry();
                 let distance = f.old_entry.get().wrapping_sub(start.get()) as i64;
-                let bytes = match self.arm {
-                    true => (0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
+                let bytes = if self.arm {
+                    (0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff)
                         .to_le_bytes()
-                        .to_vec(),
-                    false => {
-                        let displacement = i32::try_from(distance - 5).ok()?.to_le_bytes();
-                        [&[0xe9][..], &displacement].concat()
-                    }
+                        .to_vec()
+                } else {
+                    let displacement = i32::try_from(distance - 5).ok()?.to_le_bytes();
+                    [&[0xe9][..], &displacement].concat()
                 };
                 Some(Edit::new(
                     format!("{start:#x} jumps to {:#x}", f.old_entry),

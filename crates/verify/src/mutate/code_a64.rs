@@ -330,7 +330,7 @@ impl Faults<'_> {
     }
 }
 
-/// Faults of one instruction that look at nothing but itself: the word that stands in its place.
+/// Faults of one instruction that look at nothing but itself: the word in its place.
 fn changed_word(kind: Kind, w: u32, s: &Site) -> Option<u32> {
     let zero = w & 0x7e00_0000 == 0x3400_0000;
     let bit = w & 0x7e00_0000 == 0x3600_0000;

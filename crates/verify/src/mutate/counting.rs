@@ -1,4 +1,4 @@
-//! Faults in code that counts.
+//! Faults in instrumented code.
 //!
 //! They are put into copies of programs that count at edges and are proved. The counters are found by their shapes, the
 //! same ones that `postlink-isa` describes; the checker knows of no shape.
@@ -108,9 +108,10 @@ impl Faults<'_> {
             };
             site = self.site_at(target)?;
         }
-        let saves = match self.arm {
-            true => self.word(site).is_some_and(pushes),
-            false => self.bytes(site) == [0x50],
+        let saves = if self.arm {
+            self.word(site).is_some_and(pushes)
+        } else {
+            self.bytes(site) == [0x50]
         };
         let straight = matches!(site.insn.flow, Flow::Next | Flow::Branch { .. });
         (straight && !saves).then_some(site)

@@ -1,4 +1,4 @@
-//! Faults in what is said of code: debug information, and the output's build-id.
+//! Faults in debug information, and in the output's build-id.
 //!
 //! Places are found by reading the output's sections, which must not be compressed, attribute by attribute. Entries
 //! have the same offsets in both files, so what an attribute was is in the input at the same place.

@@ -2,7 +2,7 @@
 //!
 //! A counter at an entry may be in a stub that does what the function begins with. It has no language-specific
 //! data, so an exception that one of these instructions raises is looked up where no landing pad is. Here such a
-//! stub is made: behind the end of a segment with code, where the file has room, with a jump at the entry. The same
+//! stub is made: after the end of a segment with code, where the file has space, with a jump at the entry. The same
 //! can be made of a function of which no instruction in the stub has a landing pad; that one is right.
 //!
 //! Where a function begins by reading a flag, as hand-written code does, its counter saves the flags; here it does not.
@@ -13,7 +13,7 @@ use crate::arch::{Arch, Flow};
 use crate::files::elf::{PT_LOAD, SHT_NOBITS, SHT_SYMTAB};
 use crate::files::unwind::{Fde, Table};
 
-/// Bytes of a jump, and of a store that counts.
+/// Bytes of a jump, and of a store that sets a coverage byte.
 const JUMP: usize = 5;
 const STORE: u64 = 7;
 /// Most bytes that a stub has: a counter, instructions of which the last may be long, a jump.
@@ -21,7 +21,7 @@ const STUB: u64 = 48;
 /// Bytes of a program header.
 const HEADER: u64 = 56;
 
-/// Room for a stub behind a segment with code.
+/// Space for a stub after a segment with code.
 #[derive(Clone, Copy)]
 struct Room {
     /// Of the stub.
@@ -62,10 +62,11 @@ impl Faults<'_> {
         const DOWN: [u8; 6] = [0x48, 0x8d, 0x64, 0x24, 0x80, 0x9c];
         const UP: [u8; 9] = [0x9d, 0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
         let bytes = self.output.bytes_from(at)?;
-        let saved = match bytes.starts_with(&DOWN) {
-            true => (DOWN.len(), UP.len()),
+        let saved = if bytes.starts_with(&DOWN) {
+            (DOWN.len(), UP.len())
+        } else {
             // Where nothing is below the stack pointer.
-            false => (usize::from(bytes.starts_with(&[0x9c])), 1),
+            (usize::from(bytes.starts_with(&[0x9c])), 1)
         };
         let (mut pos, mut stub) = (saved.0, Vec::new());
         let mut restored = saved.0 == 0;
@@ -108,7 +109,7 @@ impl Faults<'_> {
         }
     }
 
-    /// How far behind its function's start an address is where a stub goes on.
+    /// How far after its function's start an address is where a stub continues.
     fn displaced_by(&self, to: u64) -> Option<u64> {
         let mut symbols = self.input.symbols(SHT_SYMTAB).filter(|s| s.is_function());
         let of = symbols.find(|s| s.value <= to && to < s.value + s.size.max(1))?;

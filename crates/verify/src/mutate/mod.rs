@@ -99,7 +99,7 @@ kinds! {
     WrongArgsSize,
     /// An FDE ends before its code does.
     FdeTooShort,
-    /// An FDE goes on after its code.
+    /// An FDE continues after its code.
     FdeTooLong,
     /// An FDE has no LSDA, or another one.
     WrongLsda,
@@ -115,7 +115,7 @@ kinds! {
     LandingPadDropped,
     /// A call site ends before the call does.
     CallSiteTooShort,
-    /// A call site goes on over an instruction that is no call and had none, in a language whose exceptions come from
+    /// A call site continues over an instruction that is no call and had none, in a language whose exceptions come from
     /// instructions that fault.
     CallSiteStretched,
     /// There, a call site ends before its last instruction, which is no call.
@@ -226,7 +226,7 @@ kinds! {
     BasisLied,
     /// The claim says something else of the jump at an old entry.
     LevelLied,
-    /// The claim does not tell of a jump that goes on in old code.
+    /// The claim does not tell of a jump that continues in old code.
     FallBackUnclaimed,
     /// An instruction forms the new entry of a function, in a file without kept relocations.
     FormedFollows,
@@ -244,7 +244,7 @@ kinds! {
     OtherAdvice,
     /// It asks for memory at another place.
     AdviceElsewhere,
-    /// It goes on elsewhere than the program began.
+    /// It continues elsewhere than the program began.
     StartsElsewhere,
     /// AArch64: a call through a slot does not leave the slot's address in x16, which the loader relies on.
     SlotAddressLost,
@@ -616,10 +616,13 @@ impl<'a> Faults<'a> {
             | DroppedReturn
             | ChangedOldCode
             | StayingCallToWrongFunction
-            | EntryJumpToWrongFunction => match self.arm {
-                true => self.code_edits_a64(kind),
-                false => self.code_edits(kind),
-            },
+            | EntryJumpToWrongFunction => {
+                if self.arm {
+                    self.code_edits_a64(kind)
+                } else {
+                    self.code_edits(kind)
+                }
+            }
             BackToOldEntry => self.back_to_old_entries(),
             TestedBit
             | TestedRegister

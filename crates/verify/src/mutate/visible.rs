@@ -37,9 +37,12 @@ impl Faults<'_> {
         starts.sort_unstable();
         starts.dedup();
         let extents = Extents::new(&self.input, &unwind, &starts, &code);
-        let bare = |start| match self.arm {
-            true => extents.is_bare_in_front::<AArch64>(&self.input, start),
-            false => extents.is_bare_in_front::<X86_64>(&self.input, start),
+        let bare = |start| {
+            if self.arm {
+                extents.is_bare_in_front::<AArch64>(&self.input, start)
+            } else {
+                extents.is_bare_in_front::<X86_64>(&self.input, start)
+            }
         };
         let one = |f: &crate::files::claim::Moved| {
             let (old, new) = (f.old_entry, f.new_entry());
@@ -86,9 +89,10 @@ impl Faults<'_> {
         };
         let by = new.wrapping_sub(old) as i64;
         for site in self.sites.iter().filter(forms) {
-            let edit = match self.arm {
-                true => self.shift_a64(site, by),
-                false => self.shift(site, by),
+            let edit = if self.arm {
+                self.shift_a64(site, by)
+            } else {
+                self.shift(site, by)
             };
             changes.extend(edit.into_iter().flat_map(|e| e.changes));
         }

@@ -2,7 +2,7 @@
 //!
 //! What then refers to code is not known. So nothing may rest on it: every register and every byte of memory
 //! holds what it held, every address that code forms is the old one, and the old image is as it was but for
-//! jumps at old entries. What new code does not know it does unchanged, and control then goes on in old code,
+//! jumps at old entries. What new code does not know it does unchanged, and control then continues in old code,
 //! with the state that the old program would have there. The rest of the proof asks [`Context::bare`] where it
 //! would allow more. What is shown here:
 //!
@@ -10,7 +10,7 @@
 //! |---|---|
 //! | the claim fits the input: kept relocations are there if they were used, the type of the file if not | a claim of relocations that are not there would allow what cannot be shown |
 //! | a jump is at an old entry if and only if the claim says so | the certificate says what each function rests on |
-//! | what is said to go on in old code is an indirect jump that may | such functions may have labels whose addresses are known |
+//! | what is said to continue in old code is an indirect jump that may | such functions may have labels whose addresses are known |
 //! | at a fixed address, words and numbers that could be addresses inside of moved functions | a table may describe the function's code by address |
 //! | lists of places that are patched or watched at run time, read in every way | likewise |
 //!

@@ -1,4 +1,5 @@
-//! What counting shares: where counters are, and what all functions together may assume of that memory.
+//! What all instrumented functions share: where counters are, and what all functions together may assume of that
+//! memory.
 
 use crate::addr::OutputAddr;
 use crate::arch::Arch;
@@ -55,7 +56,7 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
     }
     if all.trusted.len() > 1 {
         fail(format!(
-            "counting calls {} routines that cannot be looked into; there may be one",
+            "the instrumentation calls {} routines that cannot be followed; at most one is expected",
             all.trusted.len()
         ));
     }
@@ -81,10 +82,11 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
 
 /// What runs before the program does, in the place of something else, does so once, and keeps what it must.
 pub(crate) fn check_hooks<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
-    let hooks = match cx.counts.is_some() {
-        true => found.hooks.as_slice(),
+    let hooks = if cx.counts.is_some() {
+        found.hooks.as_slice()
+    } else {
         // What asks for huge pages is compared instruction by instruction.
-        false => &[],
+        &[]
     };
     let mut failures = Vec::new();
     for &(old, new) in hooks {

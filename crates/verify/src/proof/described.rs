@@ -2,7 +2,7 @@
 //!
 //! Some tables hold no addresses but distances: of functions (relative virtual tables of C++, metadata of
 //! Swift), of return addresses and safe points (frame tables of run-times), of places to patch (XRay, lists
-//! of alternatives). No such word changes, so the program goes on making the old address of it. The
+//! of alternatives). No such word changes, so the program continues making the old address of it. The
 //! relocations that the linker kept tell of them:
 //!
 //! | a word of data, relative to its own place or to the start of its table, leads to | then |
@@ -100,9 +100,10 @@ fn named(input: &Elf<'_>) -> Vec<u64> {
 /// functions by whose names they were made.
 pub(crate) fn unchanged<A: Arch>(input: &Elf<'_>, output: &Elf<'_>) -> Vec<u64> {
     let words = words::<A>(input);
-    let symbols = match words.is_empty() {
-        true => Vec::new(),
-        false => named(input),
+    let symbols = if words.is_empty() {
+        Vec::new()
+    } else {
+        named(input)
     };
     let stays = |word: &&Word| word.value(input) == word.value(output);
     let targets = words.iter().filter(stays).flat_map(|word| {
@@ -143,7 +144,7 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
         let end = !first && extents.start_of(target.wrapping_sub(1)) == extents.start_of(by);
         same || part || end
     };
-    // The table at hand: its start, where its next word is, and who reads it.
+    // The table at hand: its start, where its next word is, and what reads it.
     let mut table: Option<(u64, u64, &[u64], bool)> = None;
     // Whether its words so far all lead to functions.
     let mut functions = false;

@@ -8,7 +8,7 @@
 //! * at a symbol that is not one of data;
 //! * where a branch or call of a function leads, or an address that one forms;
 //! * where a pointer in data leads: every relocation's addend, alone and with its symbol, whatever its kind;
-//! * after a function whose last instruction goes on.
+//! * after a function whose last instruction continues.
 //!
 //! From there all ways are followed until they end, also at what cannot be decoded, or would end the program.
 //! A data table whose address is formed is taken for code by this. That is a mistake on the safe side.
@@ -23,7 +23,7 @@ use crate::proof::inside;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
-/// An instruction that uses the segment of per-thread counters, if the program can come to one at all.
+/// An instruction that uses the segment of per-thread counters, if control can reach one at all.
 /// `suspects` are all that look like it.
 pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>, suspects: &[u64]) -> Option<u64> {
     if suspects.is_empty() && !cx.bare {
@@ -43,7 +43,7 @@ pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>, suspects: &[u64]) -> Option<u6
 }
 
 /// What leads into a jump at an old entry: function, address, target. Of what is in a function all, of the
-/// rest what the program can come to.
+/// rest what control can reach.
 pub(crate) fn into_jumps<A: Arch>(
     cx: &Context<'_>,
     suspects: Vec<(FuncId, u64, u64)>,

@@ -2,7 +2,7 @@
 //! by meaning.
 //!
 //! The old image keeps its addresses. What may differ: a first segment that reaches further down (a program
-//! at a fixed address whose program headers needed space), a segment of code that goes on in the file and in
+//! at a fixed address whose program headers needed space), a segment of code that continues in the file and in
 //! memory where nothing was, the zeros after the last segment of an instrumented program, new read-only or
 //! executable segments, small read-only sections moved into one of them, and addresses of moved functions.
 
@@ -80,7 +80,7 @@ fn contents<'d>(elf: &Elf<'d>, s: &Segment) -> Option<&'d [u8]> {
         .get(start..start.checked_add(usize::try_from(s.file_size).ok()?)?)
 }
 
-/// Compares headers and segments, and finds out which sections moved. One that counts may have a writable
+/// Compares headers and segments, and finds out which sections moved. An instrumented one may have a writable
 /// segment without bytes in the file.
 pub(crate) fn layout_of(
     input: &Elf<'_>,
@@ -870,7 +870,7 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
             return false;
         }
         if let Some(id) = cx.entry_of(InputAddr::new(a.value)) {
-            // What comes from inside may have an entry of its own, after what those do who come from outside.
+            // What comes from inside may have an entry of its own, after what control from outside does.
             return b.value == a.value
                 || cx.pair_owner(InputAddr::new(a.value), OutputAddr::new(b.value)) == Some(id);
         }

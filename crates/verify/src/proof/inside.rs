@@ -206,7 +206,7 @@ impl Search<'_, '_> {
         let starts: Vec<usize> = (0..bytes.len()).step_by(CHUNK).collect();
         let part = |start: &usize| {
             let mut found = Found::default();
-            // A branch may go on in the next part.
+            // A branch may continue in the next part.
             let end = bytes.len().min(start + CHUNK + 8);
             let own = bytes.get(*start..end).unwrap_or(b"");
             let at = range.start + *start as u64;

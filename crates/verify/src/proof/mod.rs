@@ -11,15 +11,17 @@
 //! | [`tables`] | jump tables of relative entries |
 //! | [`distances`] | functions that calculate with distances between addresses |
 //! | [`described`] | functions that data describe by distances |
+//! | [`bounds`] | ranges of code whose bounds the program knows by symbols |
 //! | [`bare`] | what is demanded where no kept relocations were used |
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
-//! | [`routines`] | that what counting adds keeps registers, flags and stack |
+//! | [`routines`] | that the routines that instrumentation adds keep registers, flags and stack |
 //! | [`writes`] | that nothing writes into what was copied |
 //! | [`identity`] | the build-id |
 
 pub(crate) mod bare;
+pub(crate) mod bounds;
 pub(crate) mod counting;
 pub(crate) mod data;
 pub(crate) mod described;

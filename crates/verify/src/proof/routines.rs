@@ -1,7 +1,7 @@
-//! Routines that postlink adds to a program that counts: what starts it up, what gives a thread its counters, what
+//! Routines that postlink adds to an instrumented program: what starts it up, what gives a thread its counters, what
 //! notes first calls. Proves that they keep the registers, the flags and the stack that they must, on every path.
 //!
-//! They are long, make system calls and loop over tables, so nothing is said of what they do but this: a small
+//! They are long, make system calls and loop over tables, so this alone is shown of what they do: a small
 //! abstract interpreter follows every path from the first instruction and knows of each register and each word of the
 //! stack one of a few things ([`Value`]): it is what a register was at the beginning, an address on the stack, a
 //! number, or anything. Where paths meet, what differs is anything. Calls are followed into what is called, each by
@@ -143,15 +143,14 @@ impl State {
         };
         let end = at.saturating_add(i64::from(mem.size.max(1)));
         // What is below the aligned place is below all that was saved before, and nothing else is known of it.
-        let apart = match aligned {
-            true => end <= 0,
-            false => at >= self.bound,
-        };
-        self.slots
-            .retain(|((other, start), _)| match *other == aligned {
-                true => *start >= end || start.saturating_add(8) <= at,
-                false => apart,
-            });
+        let apart = if aligned { end <= 0 } else { at >= self.bound };
+        self.slots.retain(|((other, start), _)| {
+            if *other == aligned {
+                *start >= end || start.saturating_add(8) <= at
+            } else {
+                apart
+            }
+        });
         if exact && mem.size == 8 && value != Value::Anything {
             let slot = self.slots.partition_point(|s| s.0 < (aligned, at));
             self.slots.insert(slot, ((aligned, at), value));
@@ -228,7 +227,7 @@ fn move_to<A: Arch>(state: &mut State, to: u8, value: Value) {
     }
 }
 
-/// Where control goes on.
+/// Where control continues.
 enum Way {
     On(u64),
     Branch(u64, u64),
@@ -243,7 +242,7 @@ enum Way {
 pub(crate) struct Routine<'r, 'c> {
     /// The code that is looked into: bytes from an address.
     pub code: &'r dyn Fn(u64) -> Option<&'c [u8]>,
-    /// Whether the program goes on at an address.
+    /// Whether the program continues at an address.
     pub goes_on: &'r dyn Fn(u64) -> bool,
 }
 
@@ -333,16 +332,17 @@ impl Routine<'_, '_> {
                 continue;
             }
             if let Some((reg, saves)) = A::flags_word(bytes) {
-                match saves {
-                    true => state.set(
+                if saves {
+                    state.set(
                         reg,
                         if state.flags {
                             Value::Flags
                         } else {
                             Value::Anything
                         },
-                    ),
-                    false => state.flags = state.get(reg) == Value::Flags,
+                    )
+                } else {
+                    state.flags = state.get(reg) == Value::Flags
                 }
                 at = next;
                 continue;
@@ -403,9 +403,10 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
     };
     let mut changed = 0;
     for reg in 0..A::REGISTERS.min(REGISTERS as u8) {
-        let expected = match reg == A::STACK {
-            true => Value::Stack { aligned: false, at },
-            false => Value::Initial(reg),
+        let expected = if reg == A::STACK {
+            Value::Stack { aligned: false, at }
+        } else {
+            Value::Initial(reg)
         };
         if state.get(reg) != expected {
             changed |= 1 << reg;
@@ -464,7 +465,7 @@ fn plain<A: Arch>(state: &mut State, bytes: &[u8], at: u64) -> Option<()> {
     Some(())
 }
 
-/// Checks a routine that runs in the place of something else: afterwards all is as it was, and control goes on at the
+/// Checks a routine that runs in the place of something else: afterwards all is as it was, and control continues at the
 /// address of which `goes_on` says so, or, if there is none, returns.
 pub(crate) fn starts_up<'c, A: Arch>(
     code: &dyn Fn(u64) -> Option<&'c [u8]>,
@@ -476,9 +477,10 @@ pub(crate) fn starts_up<'c, A: Arch>(
         goes_on: goes_on.unwrap_or(&|_| false),
     };
     // What is jumped to is called, or is where a program begins.
-    let free = match A::LINK.is_empty() {
-        true => 0,
-        false => A::STUB_SCRATCH,
+    let free = if A::LINK.is_empty() {
+        0
+    } else {
+        A::STUB_SCRATCH
     };
     let exits = routine.exits::<A>(start)?;
     let is_right = |exit: &Exit| {

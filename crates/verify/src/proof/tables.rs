@@ -231,8 +231,8 @@ fn dispatch(
     }
 }
 
-/// An entry that changed, at `at` in a jump table: it leads to the code that stands for what it led to, or that is a
-/// failure of the function. `false` where it led to no function: then it is not an entry of this table.
+/// An entry that changed, at `at` in a jump table: it leads to the code that corresponds to what it led to, or that is
+/// a failure of the function. `false` where it led to no function: then it is not an entry of this table.
 fn explain_entry(
     cx: &Context<'_>,
     table: u64,

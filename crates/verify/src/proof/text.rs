@@ -161,7 +161,7 @@ fn entry_jump<A: Arch>(
         let free = starts.get(next).is_none_or(|&s| s >= range.end)
             && cx.old_unwind.find(range.end - 1).is_none()
             && (end..range.end).all(|a| cx.old.owner(InputAddr::new(a)).is_none());
-        // Instructions of padding may go on after the jump; nothing comes there, so they may be cut.
+        // Instructions of padding may continue after the jump; nothing comes there, so they may be cut.
         let padding = cx
             .input
             .bytes_from(end)

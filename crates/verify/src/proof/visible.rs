@@ -9,7 +9,7 @@
 //! | low bits (member pointers of the C++ ABI, descriptors of Ada) | a pointer that changes has at least the old one's zero bits at its end, up to four |
 //! | bytes in front of the entry (type hashes, info tables) | pointers change only where padding is there, and before it code that ends |
 //! | tables of a run-time that give frames, safe points or stack maps by program counter | a file that holds such a run-time is refused, if its tables are not relocated; and a pointer, or a distance ([`super::described`]), to the inside of a moved function that stays as it was fails that function |
-//! | bounds: the end of a function, sections with `__start_` and `__stop_` symbols | a function to whose end a pointer leads, or that is in such a section, may not move |
+//! | bounds: the end of a function, sections with `__start_` and `__stop_` symbols, symbols of a linker script ([`super::bounds`]) | a function to whose end a pointer leads, or that is in such a section or between two such symbols, may not move; pointers into a section with such a symbol stay |
 //! | order, distance, hashes of pointers | assumption A8, counted; nothing to assume where pointers keep their values |
 //! | addresses of labels | only of functions with an indirect jump; assumption A9, counted |
 //! | return addresses and program counters | assumption A1, counted |
@@ -17,6 +17,7 @@
 //!
 //! Which compiler made a file is read from `.comment`: a pointer changes only where every line there is known.
 
+use super::bounds::Bounds;
 use crate::arch::{Arch, Flow};
 use crate::files::claim::Range;
 use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
@@ -95,6 +96,8 @@ pub(crate) struct Visible {
     pub fixed: Option<String>,
     /// Whether a run-time looks up addresses inside of functions, so that none of them is a label.
     pub describes_insides: bool,
+    /// Ranges of code that the program knows.
+    pub bounds: Bounds,
 }
 
 impl Visible {
@@ -120,14 +123,22 @@ impl Visible {
         let calculating = CALCULATING.iter().find(|r| named(r.1)).map(|r| r.0);
         let haskell = input.section(b".debug-ghc-link-info").is_some();
         let runtime = calculating.or(haskell.then_some("GHC"));
+        let bounds = Bounds::of(input);
         let fixed = match runtime {
             Some(name) => Some(format!("the file holds the run-time of {name}")),
+            None if bounds.end_of_code => {
+                Some("the program forms the address of the end of its code".to_owned())
+            }
+            None if bounds.checks_calls => {
+                Some("indirect calls are checked by distances in a table of jumps".to_owned())
+            }
             None => strange_compiler(input),
         };
         Visible {
             refused: refused.map(|r| r.0),
             fixed,
             describes_insides: runtime.is_some(),
+            bounds,
         }
     }
 }
@@ -152,7 +163,8 @@ fn strange_compiler(input: &Elf<'_>) -> Option<String> {
         }
         known += 1;
     }
-    (known == 0).then(|| "the file does not say who compiled it".to_owned())
+    (known == 0)
+        .then(|| "the file does not say which compiler made it (no section .comment)".to_owned())
 }
 
 /// Whether a changed pointer keeps the zero bits at the end of the old one.
@@ -267,7 +279,7 @@ impl<'a> Extents<'a> {
         let Some(before) = before else {
             return padding(section.start);
         };
-        // A section's start is one as well, and begins nothing where padding goes on to the function.
+        // A section's start is one as well, and begins nothing where padding continues to the function.
         let Some(&end) = self.ends.get(&before) else {
             return before == section.start && padding(before);
         };
@@ -318,6 +330,11 @@ impl<'a> Extents<'a> {
         if let Some(why) = &visible.fixed {
             return Some(format!(
                 "pointers to the function at {old:#x} lead to {new:#x}, and what the program does with them is not known: {why}"
+            ));
+        }
+        if let Some(why) = visible.bounds.why_not(old) {
+            return Some(format!(
+                "pointers to the function at {old:#x} lead to {new:#x}: {why}"
             ));
         }
         (!self.is_bare_in_front::<A>(input, old)).then(|| {

@@ -10,7 +10,7 @@
 //! | no dynamic relocation in the old code of a moved function | its instructions have other operands; the jump at its entry may be overwritten |
 //! | none in the exception table of a moved function | a type that is zero catches everything; asked when a table is read ([`crate::walk`]) |
 //! | none in the unwind table | personality routines and functions have other addresses |
-//! | no moved function in a writable segment | the program goes on with code as it was before it changed it |
+//! | no moved function in a writable segment | the program continues with code as it was before it changed it |
 //!
 //! Programs that are linked with `-z notext` have such relocations; `-N`, and sections of code with the flag `w`, make
 //! code writable. That a program does not make code writable by itself is assumption A4.

@@ -1,7 +1,7 @@
 //! What counts, in the lock step.
 //!
-//! In an instrumented program there are instructions in the new code that stand for nothing in the old.
-//! Nothing says where. Wherever the new side does not go on with the instruction that the old one has, what
+//! In an instrumented program there are instructions in the new code that correspond to nothing in the old.
+//! Nothing says where. Wherever the new side does not continue with the instruction that the old one has, what
 //! it has instead is run on the symbolic machine ([`crate::machine`]) until it does. If that is possible, and
 //! every register and flag that holds something else then is dead in the old code there
 //! ([`crate::liveness`]), the instructions are a *silent step*, like a nop: the old program could not tell.

@@ -99,7 +99,7 @@ pub(crate) struct Walked {
     pub by_convention: bool,
     /// Indirect calls and jumps that are recorded.
     pub recorded: u64,
-    /// Indirect jumps that go on in old code, by old address.
+    /// Indirect jumps that continue in old code, by old address.
     pub falls_back: Vec<InputAddr>,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
@@ -182,7 +182,7 @@ struct Walk<'a, 's, A: Arch> {
     /// Jumps through tables of the old code, and which of them an old instruction takes part in.
     dispatches: Vec<Dispatch>,
     parts: FxHashMap<InputAddr, usize>,
-    /// Parts that differ, and what stands for them in the new code; they wait for their jump.
+    /// Parts that differ, and what corresponds to them in the new code; they wait for their jump.
     deferred: FxHashMap<InputAddr, OutputAddr>,
     /// Table jumps that were reached, old and new, by the old one's number.
     jumps: Vec<(usize, InputAddr, OutputAddr)>,
@@ -192,7 +192,7 @@ struct Walk<'a, 's, A: Arch> {
     joined: FxHashSet<OutputAddr>,
     /// Instructions of new code that must not be jumped to.
     closed: Vec<OutputAddr>,
-    /// New code that goes on with an operand that was read before it ([`changes`]).
+    /// New code that continues with an operand that was read before it ([`changes`]).
     after_read: FxHashSet<OutputAddr>,
     /// Registers that hold other pages than in the old program where new code is reached, if any do.
     states: FxHashMap<OutputAddr, Pending>,
@@ -576,7 +576,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// Follows the new side's silent steps from `q`, marking them as standing for `state`. `None`: arrived at
-    /// new code that already stands for it.
+    /// new code that already corresponds to it.
     fn silent(
         &mut self,
         q: OutputAddr,
@@ -817,9 +817,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         match old.flow {
             Flow::Stop | Flow::IndirectJump { .. } => Ok(None),
             _ if returns && self.ends_part(p, old_next) => {
-                let goes_on = match self.f.in_old(old_next) {
-                    true => self.goes_on_alike(new_next, old_next)?,
-                    false => self.goes_on_at(new_next, old_next),
+                let goes_on = if self.f.in_old(old_next) {
+                    self.goes_on_alike(new_next, old_next)?
+                } else {
+                    self.goes_on_at(new_next, old_next)
                 };
                 self.out.assumed_no_return += u64::from(!goes_on);
                 // Both may be the last instruction, in front of the same function.

@@ -44,11 +44,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return wrong("the instruction forms the address of a section that was moved");
                 }
                 if a.kind == FieldKind::Forms && self.cx.is_registered(old.get()) {
-                    return match self.cx.registers_anew(old, new) {
-                        true => Ok(()),
-                        false => wrong(
+                    return if self.cx.registers_anew(old, new) {
+                        Ok(())
+                    } else {
+                        wrong(
                             "the instruction forms the address of an unwind table that was replaced",
-                        ),
+                        )
                     };
                 }
                 let entry = self.cx.entry_of(old);

@@ -17,9 +17,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.s.new_lsdas.clear();
         self.s.chains.clear();
         for (which, table) in [(false, &self.cx.old_unwind), (true, &self.cx.new_unwind)] {
-            let numbers = |which| match which {
-                true => self.f.new.iter().map(Range::numbers).collect(),
-                false => self.f.old.iter().map(Range::numbers).collect(),
+            let numbers = |which| {
+                if which {
+                    self.f.new.iter().map(Range::numbers).collect()
+                } else {
+                    self.f.old.iter().map(Range::numbers).collect()
+                }
             };
             let ranges: SmallVec<[Range; 2]> = numbers(which);
             let map = if which {

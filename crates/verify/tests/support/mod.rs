@@ -111,7 +111,7 @@ pub struct Options {
     pub any_front: bool,
     /// Place every fragment so many bytes after a multiple of 16.
     pub shift: u64,
-    /// As if no relocations had been kept: tables stay, and jumps through them go on in old code.
+    /// As if no relocations had been kept: tables stay, and jumps through them continue in old code.
     pub bare: bool,
 }
 
@@ -567,9 +567,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
     // Jump tables, old entries, staying calls, pointers.
     for m in &moved {
         let insns: Vec<I> = m.blocks.iter().flat_map(|b| b.insns.clone()).collect();
-        let entries_of_tables = match options.bare {
-            true => Vec::new(),
-            false => table_entries(d, &insns, m.start, m.end),
+        let entries_of_tables = if options.bare {
+            Vec::new()
+        } else {
+            table_entries(d, &insns, m.start, m.end)
         };
         for (at, base, label) in entries_of_tables {
             let o = offset(d, at);
@@ -949,9 +950,10 @@ pub fn rewrite(input: &[u8], names: &[&str], options: Options) -> Rewritten {
             .map(|c| c.0.clone())
             .unwrap_or_default()
     };
-    let entry = match options.bare {
-        true => u64_at(d, 24),
-        false => go(u64_at(d, 24)),
+    let entry = if options.bare {
+        u64_at(d, 24)
+    } else {
+        go(u64_at(d, 24))
     };
     out[24..32].copy_from_slice(&entry.to_le_bytes());
     Rewritten {

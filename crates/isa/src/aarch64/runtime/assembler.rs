@@ -102,9 +102,10 @@ impl Assembler {
             if bits == 0 && (begun || value != 0) {
                 continue;
             }
-            self.put(&[match begun {
-                true => encode::movk(register, bits, part),
-                false => encode::movz(register, bits, part),
+            self.put(&[if begun {
+                encode::movk(register, bits, part)
+            } else {
+                encode::movz(register, bits, part)
             }]);
             begun = true;
             if value == 0 {

@@ -137,7 +137,7 @@ impl Routine<'_> {
     fn read_value(&mut self, name: Label) {
         let len = self.variable().len() as u32;
         let [refill, byte, other, restart, copy, too_long, done] = self.a.labels();
-        // x10: how much of the variable's name has been seen, -1 in another; x9: where the value goes on;
+        // x10: how much of the variable's name has been seen, -1 in another; x9: where the value continues;
         // x11: its last byte.
         self.buffer(9, VALUE);
         self.buffer(11, NAME); // The value ends where the name begins.

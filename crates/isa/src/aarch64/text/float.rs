@@ -45,9 +45,10 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
                 return None;
             }
             line.name(&[name]).f(kind, rn);
-            match zero {
-                true => line.word("#0.0"),
-                false => line.f(kind, rm),
+            if zero {
+                line.word("#0.0")
+            } else {
+                line.f(kind, rm)
             }
             .done()
         }
@@ -90,7 +91,7 @@ pub(super) fn print(line: &mut Line<'_>) -> Option<()> {
 /// A constant of 8 bits: sign, 3 bits of exponent, 4 of fraction. All have at most 8 decimal places.
 pub(super) fn constant(line: &mut Line<'_>, bits: u32) -> Option<()> {
     let exponent = (bits >> 4 & 7) as i32;
-    // 0 to 3 stand for 1 to 4, and 4 to 7 for −3 to 0.
+    // 0 to 3 represent 1 to 4, and 4 to 7 for −3 to 0.
     let exponent = if exponent < 4 {
         exponent + 1
     } else {

@@ -39,9 +39,10 @@ fn add(line: &mut Line<'_>) -> Option<()> {
             if subtract { "sub" } else { "add" },
             if flags { "s" } else { "" },
         ]);
-        match flags {
-            true => line.r(wide, rd),
-            false => line.rsp(wide, rd),
+        if flags {
+            line.r(wide, rd)
+        } else {
+            line.rsp(wide, rd)
         };
     }
     line.rsp(wide, rn).imm(number);
@@ -51,7 +52,7 @@ fn add(line: &mut Line<'_>) -> Option<()> {
     line.done()
 }
 
-/// The number that 13 bits of a logical instruction stand for: a run of ones, rotated, repeated in elements
+/// The number that 13 bits of a logical instruction represent: a run of ones, rotated, repeated in elements
 /// of 2 to 64 bits.
 fn bit_mask(wide: bool, n: u32, rotation: u32, ones: u32) -> Option<u64> {
     let len = 31 - (n << 6 | (!ones & 0x3f)).leading_zeros().min(31);
@@ -193,9 +194,10 @@ fn bitfield(line: &mut Line<'_>) -> Option<()> {
         (_, false) => "ubfx",
     }]);
     line.r(wide, rd).r(wide, rn);
-    match put {
-        true => line.imm(i64::from(last + 1 - from)).imm(i64::from(to) + 1),
-        false => line.imm(i64::from(from)).imm(i64::from(to - from) + 1),
+    if put {
+        line.imm(i64::from(last + 1 - from)).imm(i64::from(to) + 1)
+    } else {
+        line.imm(i64::from(from)).imm(i64::from(to - from) + 1)
     }
     .done()
 }

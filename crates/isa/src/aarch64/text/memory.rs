@@ -60,7 +60,7 @@ fn exclusive(line: &mut Line<'_>) -> Option<()> {
     match (line.bit(23), line.bit(21)) {
         (false, pair) => {
             if pair && size < 2 {
-                // Compare and swap of a pair: size 0 stands for 32 bits.
+                // Compare and swap of a pair: size 0 represents 32 bits.
                 if rt2 != 31 || rs & 1 != 0 || rt & 1 != 0 {
                     return None;
                 }
@@ -167,9 +167,10 @@ fn pair(line: &mut Line<'_>) -> Option<()> {
         if words { "sw" } else { "" },
     ]);
     for number in [rt, rt2] {
-        match float {
-            true => line.f(letter, number),
-            false => line.r(letter == 'x', number),
+        if float {
+            line.f(letter, number)
+        } else {
+            line.r(letter == 'x', number)
         };
     }
     address(line, mode, rn, line.signed(15, 7) * size)

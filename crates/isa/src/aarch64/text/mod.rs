@@ -1,7 +1,7 @@
 //! Instructions as text, as LLVM's disassembler encodes them without options: aliases preferred, decimal
 //! numbers, hexadecimal bit masks and addresses.
 //!
-//! A word is told by its bits 28–25:
+//! The class of a word is given by its bits 28–25:
 //!
 //! | bits 28–25 | group | module |
 //! |---|---|---|
@@ -122,9 +122,10 @@ impl Line<'_> {
 
     /// What is before an operand.
     fn next(&mut self) -> &mut Self {
-        match std::mem::replace(&mut self.operands, true) {
-            true => self.raw(", "),
-            false => self.raw("\t"),
+        if std::mem::replace(&mut self.operands, true) {
+            self.raw(", ")
+        } else {
+            self.raw("\t")
         }
     }
 

@@ -41,9 +41,10 @@ fn logical(line: &mut Line<'_>) -> Option<()> {
         (1, true) if rn == 31 => line.name(&["mvn"]).r(wide, rd),
         (3, false) if rd == 31 => line.name(&["tst"]).r(wide, rn),
         (opcode, inverted) => {
-            let names = match inverted {
-                false => ["and", "orr", "eor", "ands"],
-                true => ["bic", "orn", "eon", "bics"],
+            let names = if inverted {
+                ["bic", "orn", "eon", "bics"]
+            } else {
+                ["and", "orr", "eor", "ands"]
             };
             line.name(&[names[opcode as usize]]).r(wide, rd).r(wide, rn)
         }
@@ -123,9 +124,10 @@ fn compare(line: &mut Line<'_>) -> Option<()> {
     let (flags, condition) = (line.bits(0, 4), line.bits(12, 4));
     line.name(&[if line.bit(30) { "ccmp" } else { "ccmn" }])
         .r(wide, rn);
-    match line.bit(11) {
-        true => line.imm(i64::from(rm)),
-        false => line.r(wide, rm),
+    if line.bit(11) {
+        line.imm(i64::from(rm))
+    } else {
+        line.r(wide, rm)
     };
     line.imm(i64::from(flags)).cond(condition).done()
 }

@@ -205,9 +205,10 @@ fn constant(line: &mut Line<'_>) -> Option<()> {
         }
         0b1110 => {
             line.name(&["movi"]);
-            match whole {
-                true => line.v(rd, "2d"),
-                false => line.f('d', rd),
+            if whole {
+                line.v(rd, "2d")
+            } else {
+                line.f('d', rd)
             };
             let full = (0..8)
                 .filter(|bit| byte >> bit & 1 != 0)
@@ -288,17 +289,15 @@ fn shift(line: &mut Line<'_>, scalar: bool) -> Option<()> {
             _ => "uqrshrn",
         };
         line.name(&[name, two]);
-        match scalar {
-            true => line
-                .f(LETTERS[size as usize], rd)
-                .f(LETTERS[size as usize + 1], rn),
-            false => {
-                let (narrow, broad) = (
-                    arrangement(size, whole, false)?,
-                    arrangement(size + 1, true, false)?,
-                );
-                line.v(rd, narrow).v(rn, broad)
-            }
+        if scalar {
+            line.f(LETTERS[size as usize], rd)
+                .f(LETTERS[size as usize + 1], rn)
+        } else {
+            let (narrow, broad) = (
+                arrangement(size, whole, false)?,
+                arrangement(size + 1, true, false)?,
+            );
+            line.v(rd, narrow).v(rn, broad)
         };
         return line.imm(i64::from(right)).done();
     }
@@ -351,9 +350,10 @@ fn three_same(line: &mut Line<'_>, scalar: bool) -> Option<()> {
     let name: [&str; 2] = match (opcode, unsigned) {
         (0x03, _) => {
             width = 0;
-            let names = match unsigned {
-                false => ["and", "bic", "orr", "orn"],
-                true => ["eor", "bsl", "bit", "bif"],
+            let names = if unsigned {
+                ["eor", "bsl", "bit", "bif"]
+            } else {
+                ["and", "bic", "orr", "orn"]
             };
             if scalar {
                 return None;
@@ -456,9 +456,10 @@ fn three_same(line: &mut Line<'_>, scalar: bool) -> Option<()> {
     };
     line.name(&name);
     two_of(line, scalar, width, whole, rd, rn)?;
-    match scalar {
-        true => line.f(LETTERS[width as usize], rm),
-        false => line.v(rm, arrangement(width, whole, false)?),
+    if scalar {
+        line.f(LETTERS[width as usize], rm)
+    } else {
+        line.v(rm, arrangement(width, whole, false)?)
     }
     .done()
 }

@@ -167,7 +167,7 @@ impl Routine<'_> {
             mut done,
         ] = labels(a);
         emit! { a;
-            // r8: how much of the variable's name has been seen, -1 in another; r9: where the value goes on.
+            // r8: how much of the variable's name has been seen, -1 in another; r9: where the value continues.
             xor(r8d, r8d);
             lea(r9, ptr(rbp + VALUE));
             mov(byte_ptr(r9), 0);

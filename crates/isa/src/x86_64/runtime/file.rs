@@ -250,9 +250,10 @@ impl Routine<'_> {
             set_label(&mut word);
             cmp(rsi, rdx);
         }
-        match config.has_sites() {
-            true => a.je(table)?,
-            false => a.je(end)?,
+        if config.has_sites() {
+            a.je(table)?
+        } else {
+            a.je(end)?
         }
         emit! { a;
             mov(rax, qword_ptr(rsi));

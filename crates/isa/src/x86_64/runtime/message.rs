@@ -33,7 +33,7 @@ const ERRORS: [(u8, &str); 21] = [
 /// Those of them that programs with small start-up routines explain: what a profile's path and disk are likely to say.
 const FREQUENT: [u8; 6] = [2, 13, 20, 21, 28, 30];
 
-/// Texts, and what stands for all other errors. Programs that write machine profiles, which are to stay
+/// Texts, and what represents all other errors. Programs that write machine profiles, which are to stay
 /// small, explain a few.
 pub(crate) fn error_texts(few: bool) -> (impl Iterator<Item = (u8, &'static str)>, &'static str) {
     let wanted = move |e: &(u8, &str)| !few || FREQUENT.contains(&e.0);

@@ -38,7 +38,7 @@
 //! is mapped, even if the program closes descriptors that it does not know; a forked child, which inherits
 //! it, opens the file again. Within a process each area is looked at once.
 //!
-//! Only who has the lock makes the file longer. Space is reserved first and the length set after that by the
+//! Only the holder of the lock makes the file longer. Space is reserved first and the length set after that by the
 //! area's last byte, so it is always that of whole areas, and never shrinks.
 //!
 //! # enter

@@ -13,9 +13,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use postlink_measure::luck::Luck;
 use postlink_measure::ratio::{Ratio, percent};
-use postlink_measure::{Measure, Run};
+use postlink_measure::{Luck, Measure, Run};
 use serde::Serialize;
 
 use super::results::{Found, Results};
@@ -70,7 +69,7 @@ impl Export {
         };
         match &self.file {
             Some(file) => {
-                postlink_profile::output::atomically(file, |out| out.write_all(text.as_bytes()))?;
+                postlink_profile::write_atomically(file, |out| out.write_all(text.as_bytes()))?;
             }
             None => std::io::stdout()
                 .write_all(text.as_bytes())

@@ -6,14 +6,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use postlink_measure::counters::Counters;
 use postlink_measure::run::run_with;
 use postlink_measure::series::{Job, Progress as Done, Runner};
 use postlink_measure::server::{self, Plan};
-use postlink_measure::{Run, ending, interrupt};
+use postlink_measure::{Counters, Run, ending, interrupt};
 
 use super::Bench;
-use crate::ui::{Progress, Ui, seconds};
+use crate::ui::{Progress, Ui, rough};
 use crate::workload::{fill, fill_line};
 
 /// A program that is measured.
@@ -206,19 +205,34 @@ impl Runner for Lab<'_> {
     fn progress(&mut self, done: Done) {
         self.progress.set(|| {
             let workload = &self.workloads[done.workload].name;
-            let width = match done.width.is_finite() {
-                true => format!("±{:.1} %", done.width * 100.0),
-                false => "not known yet".to_owned(),
-            };
-            let left = done
-                .left
-                .map(|left| format!(", about {} left", seconds(left)));
-            format!(
-                "{workload}: {} runs each, interval {width} of ±{} %{}",
-                done.rounds,
-                self.bench.precision,
-                left.unwrap_or_default()
-            )
+            format!("{workload}: {}", so_far(&done, self.bench.precision))
         });
     }
+}
+
+/// How far measuring has come, and what is left; `precision` in per cent, 0 if runs alone decide.
+pub fn so_far(done: &Done, precision: f64) -> String {
+    let width = if done.width.is_finite() {
+        format!("±{:.1} %", done.width * 100.0)
+    } else {
+        "not known yet".to_owned()
+    };
+    let wanted = if precision > 0.0 {
+        format!(" of ±{precision} %")
+    } else {
+        String::new()
+    };
+    let left = done
+        .left
+        .map(|left| format!(", about {} left", rough(left)));
+    format!(
+        "{} {}, interval {width}{wanted}{}",
+        done.rounds,
+        if done.rounds == 1 {
+            "run each"
+        } else {
+            "runs each"
+        },
+        left.unwrap_or_default()
+    )
 }

@@ -17,6 +17,8 @@ mod layouts;
 mod results;
 mod say;
 
+pub use lab::so_far;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,11 +26,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_measure::counters::Counters;
 use postlink_measure::ratio::FEWEST_PAIRS;
 use postlink_measure::series::{Limits, measure};
 use postlink_measure::server::{Plan, Ready};
-use postlink_measure::{Measure, Verdict, interrupt};
+use postlink_measure::{Counters, Measure, Verdict, interrupt};
 
 use crate::errors::Usage;
 use crate::ui::Ui;
@@ -258,9 +259,10 @@ impl Bench {
             say::verdict(&results, &sentence);
         }
         if interrupt::was_asked() {
-            ui.warn(match results.has_pairs() {
-                true => "interrupted: the results are those of the runs until then",
-                false => "interrupted before there was a pair of runs",
+            ui.warn(if results.has_pairs() {
+                "interrupted: the results are those of the runs until then"
+            } else {
+                "interrupted before there was a pair of runs"
             });
             return Ok(ExitCode::from(INTERRUPTED));
         }
@@ -269,9 +271,10 @@ impl Bench {
             Verdict::NoDifference => self.fail_unless_faster,
             Verdict::Slower => self.fail_unless_faster || self.fail_if_slower,
         };
-        Ok(match fails {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
+        Ok(if fails {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
         })
     }
 }

@@ -1,9 +1,8 @@
 //! What was found.
 
-use postlink_measure::luck::Luck;
 use postlink_measure::ratio::{Ratio, differences, percent};
 use postlink_measure::series::{Limits, Series};
-use postlink_measure::{Measure, Verdict};
+use postlink_measure::{Luck, Measure, Verdict};
 
 use super::lab::{Program, Workload};
 use super::layouts::COMPARED;
@@ -115,9 +114,10 @@ impl<'a> Results<'a> {
     pub fn luck_words(&self, found: &Found<'_>) -> Option<String> {
         let (luck, ratio) = (found.luck.as_ref()?, found.ratio(self.by)?);
         let (low, high) = luck.range();
-        let beside = match luck.may_be(ratio.estimate) {
-            true => "luck alone may do as much as the change that was measured",
-            false => "the change that was measured is more than twice that",
+        let beside = if luck.may_be(ratio.estimate) {
+            "luck alone may do as much as the change that was measured"
+        } else {
+            "the change that was measured is more than twice that"
         };
         Some(format!(
             "{} layouts of {} that differ in nothing that matters scatter by {:.2} % (standard deviation; {} to {}): {beside}",

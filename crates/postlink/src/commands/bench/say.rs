@@ -30,17 +30,17 @@ pub fn median(found: &Found<'_>, program: usize, measure: Measure) -> Option<f64
 fn headings(labels: [&str; 2]) -> [String; 2] {
     let [a, b] = labels.map(|label| {
         let length = label.chars().count();
-        match length > 14 {
-            true => {
-                let end: String = label.chars().skip(length - 13).collect();
-                format!("…{end}")
-            }
-            false => label.to_owned(),
+        if length > 14 {
+            let end: String = label.chars().skip(length - 13).collect();
+            format!("…{end}")
+        } else {
+            label.to_owned()
         }
     });
-    match a == b {
-        true => ["first", "second"].map(str::to_owned),
-        false => [a, b],
+    if a == b {
+        ["first", "second"].map(str::to_owned)
+    } else {
+        [a, b]
     }
 }
 

@@ -141,7 +141,7 @@ fn say(ui: &Ui, path: &Path, profile: &Profile, merged: &Merged) {
     }
 }
 
-/// Files and weights; a directory stands for the raws in it.
+/// Files and weights; a directory represents the raws in it.
 fn files(arguments: &[String]) -> Result<Vec<Weighted>> {
     let mut files = Vec::with_capacity(arguments.len());
     for argument in arguments {

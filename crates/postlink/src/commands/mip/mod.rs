@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use postlink_mip::symbolize::Symbolizer;
+use postlink_mip::Symbolizer;
 use regex::bytes::Regex;
 
 use crate::ui::Ui;
@@ -58,12 +58,12 @@ impl Mip {
             What::Cc(command) => command.run(ui),
             What::Create(command) => command.run(ui),
             What::Merge(command) => command.run(ui),
-            What::Show(command) => command.run(),
+            What::Show(command) => command.run(ui),
             What::Covered(command) => command.run(ui),
             What::Info(command) => command.run(),
             What::Order(command) => command.run(ui),
             What::OutlineReport(command) => command.run(ui),
-            What::ToYaml(command) => command.run(),
+            What::ToYaml(command) => command.run(ui),
             What::FromYaml(command) => command.run(ui),
         }
     }
@@ -105,7 +105,7 @@ impl Selection {
 /// Writes to a file, in one piece when all is there, or to standard output for none and `-`.
 pub(crate) fn put(output: Option<&Path>, bytes: &[u8]) -> Result<()> {
     match output.filter(|path| *path != "-") {
-        Some(path) => Ok(postlink_profile::output::atomically(path, |out| {
+        Some(path) => Ok(postlink_profile::write_atomically(path, |out| {
             out.write_all(bytes)
         })?),
         None => std::io::stdout()

@@ -73,7 +73,10 @@ enum Format {
 
 impl Order {
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("mip order");
+        watched.phases.begin("read the profile");
         let profile = mip::open(&self.of.profile)?;
+        watched.phases.begin("order");
         let path = self.of.profile.display();
         let ordered = match self.by {
             By::FirstCall => {
@@ -108,6 +111,7 @@ impl Order {
             Format::Ld => order::Format::Ld,
         };
         let figures = Figures::of(&profile, &ordered, ran);
+        watched.finish();
         if self.json {
             println!("{}", serde_json::to_string_pretty(&figures)?);
             return Ok(ExitCode::SUCCESS);

@@ -46,8 +46,11 @@ struct FunctionJson<'a> {
 }
 
 impl Show {
-    pub fn run(self) -> Result<ExitCode> {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("mip show");
+        watched.phases.begin("read the profile");
         let profile = mip::open(&self.of.profile)?;
+        watched.phases.begin("lines");
         let symbolizer = self.selection.symbolizer()?;
         let mut out = Vec::new();
         if self.json {
@@ -85,7 +88,9 @@ impl Show {
             };
             report::show(&mut out, &profile, options)?;
         }
+        watched.printing();
         put(self.output.as_deref(), &out)?;
+        watched.finish();
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -122,7 +127,10 @@ impl Covered {
         if (self.lines || self.paths) && self.selection.debug.is_none() {
             return Err(Usage("--lines and --paths need --debug".to_owned()).into());
         }
+        let mut watched = ui.phases("mip covered");
+        watched.phases.begin("read the profile");
         let profile = mip::open(&self.of.profile)?;
+        watched.phases.begin("lines");
         let symbolizer = self.selection.symbolizer()?;
         let options = report::Options {
             filter: &|name| self.selection.matches(name),
@@ -136,7 +144,9 @@ impl Covered {
         };
         let mut out = Vec::new();
         let found = report::covered(&mut out, &profile, options, how)?;
+        watched.printing();
         put(self.output.as_deref(), &out)?;
+        watched.finish();
         // Without any debug information, a warning for each function would say nothing more.
         let looked_up = if found.known == 0 {
             0

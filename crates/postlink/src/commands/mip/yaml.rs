@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use postlink_mip::symbolize::Symbolizer;
-use postlink_mip::{mip, yaml};
+use postlink_mip::{Symbolizer, mip, yaml};
 
 use super::{Of, put};
 use crate::ui::{BOLD, Ui, count};
@@ -33,14 +32,19 @@ pub struct ToYaml {
 }
 
 impl ToYaml {
-    pub fn run(self) -> Result<ExitCode> {
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let mut watched = ui.phases("mip to-yaml");
+        watched.phases.begin("read the profile");
         let profile = mip::open(&self.of.profile)?;
+        watched.phases.begin("lines");
         let symbolizer = match &self.debug {
             Some(path) => Some(Symbolizer::open(path, self.arch.as_deref())?),
             None => None,
         };
         let text = yaml::write(&profile, symbolizer.as_ref());
+        watched.printing();
         put(self.output.as_deref(), text.as_bytes())?;
+        watched.finish();
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -92,9 +92,10 @@ impl Anew {
         // there: Rust's panics ask it. (The checker does not follow what becomes of an address that the
         // input's code registers.)
         let known = Refs::registers_frames(elf) || elf.section(".debug_info").is_some();
-        let reusable = match options.reuse && !known {
-            true => reusable_space::<I>(program, ready, patches, &options.sealed),
-            false => Vec::new(),
+        let reusable = if options.reuse && !known {
+            reusable_space::<I>(program, ready, patches, &options.sealed)
+        } else {
+            Vec::new()
         };
         let link_options = LinkOptions {
             reusable,
@@ -165,7 +166,7 @@ fn make<'d, I: Covers>(
             inferred: Vec::new(),
         },
     };
-    // The first block is also come to from within the function.
+    // The first block also has predecessors in the function.
     let entered_again = a.cfg.succs.contains(&0);
     let mut probes = Probes {
         put: Some(match mode {
@@ -189,14 +190,13 @@ fn make<'d, I: Covers>(
         if a.cfg.blocks[b as usize].watch.whole {
             return Err(Pin::NoPlaceToCount);
         }
-        let node = match choosy {
-            true => cheapest::<I>(program, &a.cfg, b, counter, spare, &|live| {
+        let node = if choosy {
+            cheapest::<I>(program, &a.cfg, b, counter, spare, &|live| {
                 I::covered_len(live, near)
-            }),
-            false => {
-                let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
-                NodeCounter { counter, at, live }
-            }
+            })
+        } else {
+            let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
+            NodeCounter { counter, at, live }
         };
         probes.nodes.insert(b, node);
     }

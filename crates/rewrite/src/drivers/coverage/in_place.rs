@@ -205,7 +205,7 @@ fn put_frames(
     stubs: Stubs,
     writer: &mut Writer<'_>,
 ) -> Result<(), Error> {
-    let Some((search, overwriting)) = plan.frames().filter(|_| plan.size() > 0) else {
+    let Some((search, of)) = plan.frames().filter(|_| plan.size() > 0) else {
         return Ok(());
     };
     let described = Described {
@@ -216,9 +216,9 @@ fn put_frames(
         name: ".eh_frame.entries".into(),
         kind: NewKind::ReadOnly,
         align: 8,
-        size: search.size(program, described, overwriting)?,
+        size: search.size(program, described, of)?,
     });
-    let (bytes, (at, word)) = search.extend(program, described, overwriting, section.addr.get())?;
+    let (bytes, (at, word)) = search.extend(program, described, of, section.addr.get())?;
     let out = writer.contents(section.id);
     if out.len() != bytes.len() {
         return Err(Error::internal(format!(

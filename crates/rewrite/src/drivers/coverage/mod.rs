@@ -1,7 +1,7 @@
-//! A copy of a program that writes a raw machine profile: coverage of functions or blocks, calls with the
+//! An instrumented program that writes a raw machine profile: coverage of functions or blocks, calls with the
 //! order of first calls, call edges.
 //!
-//! Where entries alone count, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs
+//! Where only entries are counted, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs
 //! whose unwind tables cannot be extended, the way is that of [`super::instrument`]: functions that are
 //! understood are re-emitted. In both the counters are in pages that a start-up routine maps onto the file,
 //! a `.mipraw` of version 9:
@@ -17,8 +17,8 @@
 //! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it
 //! count from zero: a function's is its address in the input.
 //!
-//! Only the function's first block counts its calls; if it is also the head of a loop and a jump leads to the
-//! counter, rounds count as well.
+//! A function's calls are counted in its first block; if that is also a loop header and a jump leads to the counter,
+//! iterations are counted as well.
 
 //!
 //! | file | subject |
@@ -149,7 +149,7 @@ pub fn instrument_coverage(
     prepare_coverage(elf, options, phases)?.write(out, mode, Onto::Anew, phases)
 }
 
-/// Finds a file's functions and makes what counts in them.
+/// Finds a file's functions and makes their instrumentation.
 pub fn prepare_coverage<'d>(
     elf: &'d Elf<'d>,
     options: &CoverageOptions,
@@ -310,8 +310,8 @@ impl<I: Covers> Rewriting for Covered<'_, I> {
         self.attempt(out, mode, onto, phases)
     }
 
-    /// Where code is to be in old bodies it is checked in any case: bodies that something may still come to
-    /// are left alone then. Without a function that counts there is nothing that could be different.
+    /// Where code is to be in old bodies it is checked in any case: bodies that control may still reach
+    /// are left alone then. Without an instrumented function there is nothing that could differ.
     fn is_checked(&self, asked: bool) -> bool {
         (asked || self.options.reuse) && self.emission.counts()
     }

@@ -174,7 +174,7 @@ pub(super) fn put_runtime<I: Covers>(
         counters: counters.addr,
         counter_size: counter_size(options.mode),
         sites: counters.addr + room.bytes,
-        // No recorders here, and so nothing that needs the bias: the name stands for the slow way with edges.
+        // No recorders here, and so nothing that needs the bias: the name is that of the slow path with edges.
         bias: slow_at + with_edges,
         slow: slow_at,
         ..ProbeAddresses::default()

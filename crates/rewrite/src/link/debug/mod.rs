@@ -109,9 +109,10 @@ impl Placement {
             if let (Some(symbol), true) =
                 (symbol, self.entries.contains_key(&InputAddr::new(start)))
             {
-                let end = match parts.reused.is_empty() {
-                    true => piece.end,
-                    false => jump.end,
+                let end = if parts.reused.is_empty() {
+                    piece.end
+                } else {
+                    jump.end
                 };
                 writer.add_symbol(NewSymbol {
                     name: [symbol.name, b".entry"].concat(),
@@ -187,9 +188,10 @@ impl Placement {
 fn runs_of(spans: &[Span], base: u64, runs: &mut Vec<Run>) {
     let first = runs.len();
     for span in spans.iter().filter(|s| s.len > 0) {
-        let of = match span.copied {
-            true => Some((span.input, span.len)),
-            false => span.of.map(|(at, len)| (at, u32::from(len))),
+        let of = if span.copied {
+            Some((span.input, span.len))
+        } else {
+            span.of.map(|(at, len)| (at, u32::from(len)))
         };
         let new = base + u64::from(span.out);
         let len = span.len;

@@ -198,10 +198,7 @@ fn pack(
             name: name.to_owned(),
             bytes: compressed::pack(bytes, packing, align)?,
             compressed,
-            align: match compressed {
-                true => compressed::ALIGN,
-                false => align,
-            },
+            align: if compressed { compressed::ALIGN } else { align },
         };
         Ok(Changed { contents, renamed })
     });

@@ -45,7 +45,7 @@ fn is_call(w: u32) -> bool {
     w & 0xfc00_0000 == 0x9400_0000 || w & 0xfe00_0000 == 0xd600_0000 && w >> 21 & 7 == 1
 }
 
-/// Whether control never goes on after it.
+/// Whether control never continues after it.
 fn ends(w: u32) -> bool {
     w & 0xfc00_0000 == 0x1400_0000
         || w & 0xfe00_0000 == 0xd600_0000 && w >> 21 & 7 != 1

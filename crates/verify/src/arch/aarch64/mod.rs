@@ -12,7 +12,7 @@
 //! | `ldr`, `ldrsw`, `prfm` (literal) | `3b000000` | `18000000` | 19 bits at 5, in words |
 //!
 //! Every other valid word means the same in every place, so nothing more is asked of it than that it is the
-//! same word; which registers it touches is told by [`registers`] where that matters. Refused: words that the
+//! same word; which registers it touches is given by [`registers`] where that matters. Refused: words that the
 //! architecture leaves unallocated in its main table, return addresses that are signed with the program
 //! counter, and compare-and-branch of Armv9.6, whose fields are others.
 //!
@@ -590,3 +590,6 @@ impl Arch for AArch64 {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod oracle;

@@ -11,10 +11,19 @@
 //! | register | x101 | n, m, a of three-source | d, but for conditional compares |
 //! | loads and stores | x1x0 | n, m; t of stores; everything of exclusives and atomics | t of plain loads |
 //! | vectors and scalars | x111 | n and d where general registers take part | |
-//! | SVE, SME | 0010, 0000 | d, n, m | |
+//! | SVE | 0010 | d, n, m, 12 to 15 | |
+//! | SME | 0000 | all | |
 //! | branches, system | 101x | t, n, modifier; of hints x16, x17, x30 | |
 
 use super::super::Touched;
+
+/// All general registers but 31.
+const ALL: u32 = 0x7fff_ffff;
+
+/// The register after one that is given as a bit; after the last one is none.
+fn next(register: u32) -> u32 {
+    register << 1 & ALL
+}
 
 /// What an instruction does to registers; `None` if its class is unknown or if control may leave with it.
 pub(crate) fn touched(w: u32) -> Option<Touched> {
@@ -45,7 +54,9 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
             _ => made(n | m, d),
         },
         0b0101 | 0b1101 => match w >> 21 & 0xff {
-            // Conditional compares: the low bits are flags.
+            // `rmif` and `setf8`: the low bits are flags.
+            0xd0 if w >> 29 & 1 == 1 && w >> 10 & 63 != 0 => made(n, 0),
+            // Conditional compares: likewise.
             0xd2 => made(n | if w >> 11 & 1 == 0 { m } else { 0 }, 0),
             // One source; pointer authentication changes d.
             0xd6 if w >> 30 & 1 == 1 => partly(n | d, d),
@@ -63,12 +74,17 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
                 made(0, 0)
             }
         }
-        0b0010 | 0b0000 => partly(d | n | m, d | n | m),
+        // SVE: `psel` names w12 to w15 by two bits.
+        0b0010 => partly(d | n | m | 0xf000, d | n | m),
+        // SME: many forms name w8 to w15 by two bits.
+        0b0000 => partly(ALL, ALL),
         0b1010 | 0b1011 => match w >> 24 {
             0xd5 if w & 0xffff_f01f == 0xd503_201f => {
                 partly(1 << 16 | 1 << 17 | 1 << 30, 1 << 16 | 1 << 17 | 1 << 30)
             }
-            0xd5 => partly(d, d),
+            // Pairs of registers: `mrrs`, `msrr`, `sysp`.
+            0xd5 if w >> 22 & 1 == 1 && w >> 23 & 1 == 0 => partly(d | next(d), d | next(d)),
+            0xd5 if w >> 23 & 1 == 0 => partly(d, d),
             0x54 | 0x14..=0x17 => made(0, 0),
             _ if w & 0x7c00_0000 == 0x3400_0000 => made(d, 0),
             _ if w & 0xfe00_0000 == 0xd600_0000 => partly(n | d | 1 << 30, 1 << 30),
@@ -81,10 +97,16 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
 fn memory(w: u32, d: u32, n: u32, m: u32, a: u32) -> Touched {
     let vector = w >> 26 & 1 == 1;
     let load = w >> 22 & 1 == 1;
+    // `casp` and its like have pairs, of which the first register is named.
+    let mut all = d | next(d) | n | m | next(m) | a;
+    // `ld64b` and `st64b` have eight.
+    if w >> 30 == 3 && !vector && w >> 15 & 1 == 1 {
+        all |= (0..8).fold(0, |set, i| set | d << i & ALL);
+    }
     let everything = Touched {
-        reads: d | n | m | a,
+        reads: all,
         kills: 0,
-        writes: d | n | m | a,
+        writes: all,
     };
     // A base that is written back does not count as overwritten, not even by a load into it.
     let made = |reads: u32, into: u32, back: bool| {

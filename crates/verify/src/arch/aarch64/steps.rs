@@ -56,13 +56,19 @@ pub(super) fn effects(bytes: &[u8]) -> Effects {
 /// What some instructions read and overwrite for which [`registers::touched`] is coarse.
 fn precise(w: u32) -> Option<(u32, u32)> {
     let general = |low: u32| 1u32 << (w >> low & 31) & 0x7fff_ffff;
-    let (d, n, m) = (general(0), general(5), general(16));
+    let (d, n, m, a) = (general(0), general(5), general(16), general(10));
     // Between floating-point and general registers: conversions and moves go one way.
     if w & 0x5f00_0000 == 0x1e00_0000 && (w >> 21 & 1 == 0 || w >> 10 & 63 == 0) {
-        return Some(match w >> 16 & 7 {
-            2 | 3 | 7 => (n, 0),
-            _ => (0, d),
-        });
+        let fixed = w >> 21 & 1 == 0;
+        return match (w >> 19 & 3, w >> 16 & 7) {
+            (0, 2 | 3) => Some((n, 0)),
+            (3, 0 | 1) => Some((0, d)),
+            _ if fixed => None,
+            (_, 0 | 1) | (0, 4 | 5) | (0 | 1 | 3, 6) => Some((0, d)),
+            (0 | 1, 7) => Some((n, 0)),
+            // With the other roundings both registers are of floating point.
+            _ => None,
+        };
     }
     // Between elements of vectors and general registers: dup and ins read, umov and smov overwrite one.
     if w & 0x9fe0_8400 == 0x0e00_0400 {
@@ -86,11 +92,31 @@ fn precise(w: u32) -> Option<(u32, u32)> {
     if w & 0xfff0_0000 == 0xd530_0000 {
         return Some((0, d));
     }
-    // rbit, rev, clz, cls
-    if w & 0x7fff_e000 == 0x5ac0_0000 {
+    // sysl
+    if w & 0xfff8_0000 == 0xd528_0000 {
+        return Some((0, d));
+    }
+    // rbit, rev, clz, cls, ctz, cnt; abs
+    if w & 0x7fff_e000 == 0x5ac0_0000 || w & 0x7fff_fc00 == 0x5ac0_2000 {
         return Some((n, d));
     }
-    // Exclusives and those that only order memory, but for pairs; compare and swap.
+    // Structures of vectors whose base stays.
+    if w & 0xbe80_0000 == 0x0c00_0000 {
+        return Some((n, 0));
+    }
+    // Ordered loads and stores with an offset.
+    if w & 0x3f20_0c00 == 0x1900_0000 {
+        return match (w >> 30, w >> 22 & 3) {
+            (_, 0) => Some((n | d, 0)),
+            (2 | 3, 3) | (3, 2) => None,
+            _ => Some((n, d & !n)),
+        };
+    }
+    // Loads with authentication.
+    if w & 0xff20_0400 == 0xf820_0400 {
+        return Some((n, d & !n));
+    }
+    // Exclusives and those that only order memory; compare and swap, but for pairs.
     if w & 0x3f00_0000 == 0x0800_0000 {
         let (alone, load, swap) = (w >> 23 & 1 == 1, w >> 22 & 1 == 1, w >> 21 & 1 == 1);
         return match (alone, load, swap) {
@@ -98,11 +124,15 @@ fn precise(w: u32) -> Option<(u32, u32)> {
             (false, false, false) => Some((n | d, m & !n & !d)),
             (true, false, false) => Some((n | d, 0)),
             (true, _, true) => Some((n | d | m, 0)),
+            // Pairs of exclusives.
+            (false, true, true) if w >> 31 == 1 => Some((n, (d | a) & !n)),
+            (false, false, true) if w >> 31 == 1 => Some((n | d | a, m & !n & !d & !a)),
             _ => None,
         };
     }
-    // Atomics
-    if w & 0x3f20_0c00 == 0x3820_0000 {
+    // Atomics, but for those of eight registers.
+    let of_eight = w >> 30 == 3 && w >> 15 & 1 == 1 && w >> 12 & 3 != 0;
+    if w & 0x3f20_0c00 == 0x3820_0000 && !of_eight {
         return Some((n | m, d & !n & !m));
     }
     None
@@ -122,27 +152,42 @@ pub(super) fn plain(w: u32) -> Option<Plain> {
             ..Plain::default()
         });
     }
+    // Stores of scalable vectors; memory copies, memory tags and ordered accesses with offsets; `stgp`.
+    let group = w >> 25 & 15;
+    if matches!(group, 0b0000 | 0b0010)
+        || w & 0x3b00_0000 == 0x1900_0000
+        || w & 0xfe40_0000 == 0x6800_0000
+    {
+        return None;
+    }
     let touched = registers::touched(w)?;
     let is_memory = w >> 27 & 1 == 1 && w >> 25 & 1 == 0;
     let n = (w >> 5 & 31) as u8;
     // A base that is the stack pointer is not among the registers that are said to be written.
     let back = match w >> 28 & 3 {
+        0 => w >> 26 & 1 == 1 && w >> 23 & 1 == 1,
         2 => w >> 23 & 1 == 1,
-        3 => w >> 24 & 1 == 0 && w >> 21 & 1 == 0 && w >> 10 & 1 == 1,
+        3 if w >> 24 & 1 == 0 && w >> 21 & 1 == 0 => w >> 10 & 1 == 1,
+        // Loads with authentication.
+        3 if w >> 24 & 1 == 0 => w >> 10 & 3 == 3,
         _ => false,
     };
     if is_memory && back && n == STACK {
         return None;
     }
-    // add and sub of the extended form may have it as their result.
-    let takes_stack = w & 0x1fe0_0000 == 0x0b20_0000 || w & 0x1f80_0000 == 0x1200_0000;
-    if takes_stack && w & 31 == u32::from(STACK) && w >> 29 & 1 == 0 {
+    // add and sub of a number, of the extended form and of pointers, and, orr and eor of a number, and irg may have it
+    // as their result.
+    let sums = w & 0x1f00_0000 == 0x1100_0000
+        || w & 0x1fe0_0000 == 0x0b20_0000
+        || w & 0x1fe0_e000 == 0x1a00_2000
+        || w & 0x1fe0_fc00 == 0x1ac0_1000;
+    let logical = w & 0x1f80_0000 == 0x1200_0000;
+    // Those that set the flags have zero there.
+    let takes_stack = sums && w >> 29 & 1 == 0 || logical && w >> 29 & 3 != 3;
+    if takes_stack && w & 31 == u32::from(STACK) {
         return None;
     }
-    let memory = match is_memory {
-        true => written(w),
-        false => None,
-    };
+    let memory = if is_memory { written(w) } else { None };
     let is_branch = w >> 26 & 31 == 5 || w >> 24 == 0x54 || w & 0x7c00_0000 == 0x3400_0000;
     Some(Plain {
         writes: touched.writes & 0x7fff_ffff,
@@ -170,14 +215,13 @@ fn written(w: u32) -> Option<Mem> {
         _ => w >> 30,
     };
     let size = 1u8 << scale;
+    // Stores of 128 bits have another number than those of less.
+    let loads = w >> 22 & 3 != 0 && !(vector && w >> 22 & 3 == 2);
     match w >> 28 & 3 {
         1 if w >> 24 & 1 == 0 => None,
         2 if w >> 22 & 1 == 1 => None,
         2 => {
-            let scale = match vector {
-                true => 2 + (w >> 30),
-                false => 2 + (w >> 31),
-            };
+            let scale = if vector { 2 + (w >> 30) } else { 2 + (w >> 31) };
             // After the access, the base changes.
             let disp = match w >> 23 & 3 {
                 1 => 0,
@@ -186,19 +230,19 @@ fn written(w: u32) -> Option<Mem> {
             mem(disp, 2 << scale, false)
         }
         3 if w >> 24 & 1 == 1 => {
-            let load = w >> 22 & 3 != 0 && !(vector && w >> 22 & 3 == 2);
-            match load {
-                true => None,
-                false => mem(i64::from(w >> 10 & 0xfff) << scale, size, false),
+            if loads {
+                None
+            } else {
+                mem(i64::from(w >> 10 & 0xfff) << scale, size, false)
             }
         }
         3 if w >> 21 & 1 == 1 => match w >> 10 & 3 {
-            2 if w >> 22 & 3 != 0 => None,
+            2 if loads => None,
             2 => mem(0, size, true),
             // Atomics
             _ => mem(0, size, false),
         },
-        3 if w >> 22 & 3 != 0 => None,
+        3 if loads => None,
         3 => {
             let disp = match w >> 10 & 3 {
                 1 => 0,

@@ -6,7 +6,7 @@ use yaxpeax_x86::long_mode::{Instruction, Opcode, Operand, register_class};
 
 use super::X86_64;
 
-/// Moves have one number, whatever extends what they load: what is extended is told by [`Loaded`].
+/// Moves have one number, whatever extends what they load: what is extended is given by [`Loaded`].
 fn operation(opcode: Opcode) -> Option<u16> {
     Some(match opcode {
         Opcode::MOV | Opcode::MOVZX | Opcode::MOVSX | Opcode::MOVSXD => 0,

@@ -113,9 +113,10 @@ fn may_keep_first(op: Opcode) -> bool {
 /// The register that a repeat prefix counts in.
 fn repeats(insn: &Instruction) -> u32 {
     let prefixes = insn.prefixes;
-    match prefixes.rep() || prefixes.repnz() {
-        true => RCX,
-        false => 0,
+    if prefixes.rep() || prefixes.repnz() {
+        RCX
+    } else {
+        0
     }
 }
 

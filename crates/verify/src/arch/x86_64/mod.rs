@@ -58,7 +58,7 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
-/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and go on with the next
+/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and continue with the next
 /// instruction; none but `kmov` knows of general registers, other than in addresses. A test compares with a second
 /// decoder what is missing still.
 ///
@@ -767,9 +767,10 @@ mod tests {
             let rest = (wide << 7 | second | pp) as u8;
             for map in 1..=3u8 {
                 for modrm in [0xc1, 0x01, 0x41, 0xc9, 0xd1, 0xe1, 0xf1] {
-                    let mut code = match evex {
-                        true => vec![0x62, 0xf0 | map, rest | 4, (length << 5) as u8 | 8],
-                        false => vec![0xc4, 0xe0 | map, rest | (length as u8 & 1) << 2],
+                    let mut code = if evex {
+                        vec![0x62, 0xf0 | map, rest | 4, (length << 5) as u8 | 8]
+                    } else {
+                        vec![0xc4, 0xe0 | map, rest | (length as u8 & 1) << 2]
                     };
                     code.extend([opcode, modrm, 5, 5, 5, 5, 5, 5, 5, 5]);
                     all.push(code);

@@ -136,9 +136,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         number.get_mut(..len as usize)?.copy_from_slice(bytes);
         let unused = 64u32.checked_sub(8 * u32::from(loaded.len))?;
         let number = u64::from_le_bytes(number).checked_shl(unused)?;
-        let number = match loaded.signed {
-            true => ((number as i64) >> unused) as u64,
-            false => number >> unused,
+        let number = if loaded.signed {
+            ((number as i64) >> unused) as u64
+        } else {
+            number >> unused
         };
         Some(takes.cut(number))
     }

@@ -1,4 +1,4 @@
-//! The rule of tiny functions that stand in the place of calls of them.
+//! The rule for calls of tiny functions that were inlined.
 //!
 //! | old | new |
 //! |---|---|

@@ -2,16 +2,16 @@
 //!
 //! Two generalisations of the plain lock step carry the rules.
 //!
-//! *Silent steps.* One side goes on alone through instructions that change nothing but the place. The old side
+//! *Silent steps.* One side continues alone through instructions that change nothing but the place. The old side
 //! goes through direct jumps and padding up to its *state* ([`super::State`]), however many there are; a loop of
 //! such steps alone is a state of its own. The new side does the same ([`super::Walk::silent`]) and must come to that
 //! state. Both are bounded: the old side by a number of steps, the new side since each instruction of new code is
 //! marked once. A rule may let one side take more steps in silence, if nothing but the place, and what is dead,
 //! is different after them.
 //!
-//! *Many to one.* An old instruction may have several that stand for it, in several places of the new code. Each is
+//! *Many to one.* An old instruction may have several that correspond to it, in several places of the new code. Each is
 //! a pair of its own, and everything is shown for each: what the instruction does, its unwind row, its call site,
-//! and what comes after. Only the other direction is closed: an instruction of new code stands for one old state.
+//! and what comes after. Only the other direction is closed: an instruction of new code corresponds to one old state.
 //!
 //! | rule | old | new | file |
 //! |---|---|---|---|

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! On the way on which the comparison found the two equal, the call's operand is the number F: the *path condition*.
-//! The old call would go to F, so a call of whatever stands for F now does the same. On the other way nothing was done,
-//! and the call is still to be made: the old state pairs with the code there as well. So one old call has several new
-//! ones, each with a return address that pairs with the old one; rows and call sites are compared at each.
+//! The old call would go to F, so a call of whatever corresponds to F now does the same. On the other way nothing was
+//! done, and the call is still to be made: the old state pairs with the code there as well. So one old call has several
+//! new ones, each with a return address that pairs with the old one; rows and call sites are compared at each.
 //!
 //! An operand in memory is read once, at the beginning, into [`Arch::PROMOTION`]'s register. Where that is needed for F
 //! too it waits in the word under the stack pointer, which the call itself overwrites with the return address. What
@@ -263,10 +263,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.mark_once(p, q, len, after_read)?;
         self.arrive(q, pending);
         self.check_rows(&[p], q, len as u64)?;
-        match guard.number == guard.callee {
+        if guard.number == guard.callee {
             // The operand itself; in a program whose pointers follow that may be new code.
-            true => self.enter_old(InputAddr::new(guard.number)),
-            false => self.relate(InputAddr::new(guard.number), OutputAddr::new(guard.callee))?,
+            self.enter_old(InputAddr::new(guard.number))
+        } else {
+            self.relate(InputAddr::new(guard.number), OutputAddr::new(guard.callee))?
         }
         let next = self.behind(p, old, guard.call, &guard.insn, pending)?;
         self.count(ChangeKind::PromotedCall);
@@ -314,7 +315,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.behind(p, old, q, &insn, pending)
     }
 
-    /// Whether new code at `q` is known to stand for the old call.
+    /// Whether new code at `q` is known to correspond to the old call.
     fn is_marked(&self, p: InputAddr, q: OutputAddr) -> bool {
         let slot = self.new_bytes(q).map(|b| b.1);
         let marked = slot.and_then(|slot| self.s.map.get(slot));

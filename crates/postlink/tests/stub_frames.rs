@@ -1,0 +1,136 @@
+//! The unwind entry that describes stubs at entries: faults in it are found.
+
+mod support;
+
+use postlink_elf::elf::Elf;
+use postlink_elf::raw::PT_GNU_EH_FRAME;
+use support::folder::Folder;
+use support::is_installed;
+
+/// The jump to the counter of `entered` overwrites a call, in front of which the stack pointer has changed: control
+/// also runs into the function from the one before, so call sites cannot lead to the counter.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+int before(void);
+int called(void) { return 7; }
+__asm__(".text\n.p2align 4\n.globl before\n.type before,@function\nbefore:\n.cfi_startproc\n nop\n.cfi_endproc\n.size before,.-before\n"
+ ".globl entered\n.type entered,@function\nentered:\n.cfi_startproc\n sub $24,%rsp\n.cfi_def_cfa_offset 32\n call called\n add $24,%rsp\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size entered,.-entered\n");
+int main(void) { printf("%d\n", before()); return 0; }
+"#;
+
+#[test]
+fn wrong_rows_of_stubs_and_stubs_without_an_entry_are_found() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let flags = ["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        let folder = Folder::new();
+        let app = folder.compile("app", PROGRAM, &flags);
+        folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
+        let (old, entry) = last_entry(&std::fs::read(app).expect("it was made"));
+        let image = std::fs::read(folder.path("counting")).expect("it was made");
+        let (new, extended) = last_entry(&image);
+        assert_ne!(old.0, new.0, "{mode}: stubs have no entry");
+        assert_eq!(old.1, new.1, "the search table has another place");
+        assert!(entry < extended, "{mode}: {entry} and {extended} bytes");
+        let fails = |image: &[u8], what: &str| {
+            std::fs::write(folder.path("wrong"), image).expect("the folder is ours");
+            let said = folder.attempt(&["verify", "app", "wrong"]);
+            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+            assert_eq!(said.status.code(), Some(1), "{mode}: {what}: {text}");
+            assert!(text.contains("unwind"), "{mode}: {what}: {text}");
+        };
+        // DW_CFA_def_cfa_offset 32, for the call in the stub.
+        let within = &image[new.0..new.0 + extended];
+        let rows: Vec<usize> = (0..within.len() - 1)
+            .filter(|at| within[*at..].starts_with(&[0x0e, 32]))
+            .collect();
+        assert!(
+            !rows.is_empty(),
+            "{mode}: no row of the stub in {within:x?}"
+        );
+        for at in rows {
+            let mut wrong = image.clone();
+            wrong[new.0 + at + 1] = 24;
+            fails(&wrong, "another frame at the call");
+        }
+        let mut wrong = image.clone();
+        let original = std::fs::read(folder.path("app")).expect("it was made");
+        wrong[new.1..new.1 + 4].copy_from_slice(&original[old.1..old.1 + 4]);
+        fails(&wrong, "no entry");
+    }
+}
+
+/// `entered` is reached with a frame of 32 bytes, so its first row is not that of its CIE: the counter in its stub has
+/// that row, as `_dl_runtime_profile_sse` of static programs needs it.
+const FRAME_AT_ENTRY: &str = r#"
+#include <stdio.h>
+int before(void);
+int called(void) { return 7; }
+__asm__(".text\n.p2align 4\n.globl before\n.type before,@function\nbefore:\n.cfi_startproc\n sub $24,%rsp\n.cfi_def_cfa_offset 32\n nop\n.cfi_endproc\n.size before,.-before\n"
+ ".globl entered\n.type entered,@function\nentered:\n.cfi_startproc\n.cfi_def_cfa_offset 32\n call called\n add $24,%rsp\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size entered,.-entered\n");
+int main(void) { printf("%d\n", before()); return 0; }
+"#;
+
+#[test]
+fn counters_in_stubs_have_the_first_row_of_their_function() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let flags = ["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        let folder = Folder::new();
+        folder.compile("app", FRAME_AT_ENTRY, &flags);
+        folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
+        folder.postlink(&["verify", "app", "counting"]);
+        assert_eq!(folder.run(&folder.path("counting"), &[]), "7\n", "{mode}");
+    }
+}
+
+/// The last entry of the search table has an exception table, and a personality routine that nobody knows: it may be
+/// asked about any instruction, so instructions stay where they are. `read` and `written` would need a jump to a stub.
+const UNKNOWN_ROUTINE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((noinline)) int routine(void) { abort(); }
+int loaded;
+__asm__(".text\n.p2align 4\n.globl read\n.type read,@function\nread:\n.cfi_startproc\n mov loaded(%rip),%eax\n ret\n.cfi_endproc\n.size read,.-read\n"
+ ".globl written\n.type written,@function\nwritten:\n.cfi_startproc\n addl $1,loaded(%rip)\n ret\n.cfi_endproc\n.size written,.-written\n"
+ ".globl last\n.type last,@function\nlast:\n.cfi_startproc\n.cfi_personality 0x1b,routine\n.cfi_lsda 0x1b,table\n mov $7,%eax\n ret\n.cfi_endproc\n.size last,.-last\n"
+ ".section .gcc_except_table,\"a\",@progbits\ntable:\n.byte 255,255,1,0\n.text\n");
+int read_it(void) __asm__("read");
+void written(void);
+int last(void);
+int (*volatile pointers[])(void) = {read_it, last};
+int main(void) { written(); printf("%d\n", pointers[0]() + pointers[1]()); return 0; }
+"#;
+
+#[test]
+fn an_unknown_personality_routine_keeps_instructions_where_they_are() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let flags = ["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        let folder = Folder::new();
+        folder.compile("app", UNKNOWN_ROUTINE, &flags);
+        folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
+        folder.postlink(&["verify", "app", "counting"]);
+        assert_eq!(folder.run(&folder.path("counting"), &[]), "8\n", "{mode}");
+    }
+}
+
+/// Of the last entry of the search table: where in the file the FDE and the word that leads to it are; the FDE's size.
+fn last_entry(image: &[u8]) -> ((usize, usize), usize) {
+    let elf = Elf::parse(image).expect("it is an ELF file");
+    let table = elf.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME);
+    let table = table.expect("it has a search table");
+    let word = |at: usize| i32::from_le_bytes(image[at..at + 4].try_into().expect("four bytes"));
+    let at = table.offset as usize;
+    let place = at + 8 + 8 * word(at + 8) as usize;
+    let addr = table.addr.wrapping_add_signed(i64::from(word(place)));
+    let load = elf.load_at(addr).expect("it is loaded");
+    let fde = (load.offset + addr - load.addr) as usize;
+    ((fde, place), 4 + word(fde) as usize)
+}

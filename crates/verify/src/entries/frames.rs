@@ -1,0 +1,370 @@
+//! Unwinding through functions whose entries count.
+//!
+//! A counter in front of its function begins with it in the unwind entry: [`Proof::unwinding`]. Stubs are described
+//! by the last entry of the search table, which is replaced by a longer one. [`Proof::frames`] shows of that entry:
+//!
+//! * It says of its own function what the old one said, with the same exception table.
+//! * At an instruction in a stub it says what the input's entry says where the instruction was; at a counter, what it
+//!   says at the function's first instruction. Only the personality routine may be another one: none of the functions
+//!   whose calls are in stubs has an exception table, nor has the entry, so neither has anything to say. Where there
+//!   is an exception table, or no entry, no call is in a stub, and no instruction if faults may raise exceptions; there
+//!   the entry may also say that there is no caller.
+//! * It covers no code that returns from a signal handler: run-times know that by its bytes if it has no entry.
+//!
+//! What is between the last function and the stubs has rows without a caller. To run-times they say what a missing
+//! entry says.
+
+use super::{Entries, Proof};
+use crate::Options;
+use crate::addr::{InputAddr, OutputAddr};
+use crate::arch::{Flow, Insn};
+use crate::files::bytes::u32_in;
+use crate::files::claim::Range;
+use crate::files::elf::{self, Elf};
+use crate::files::unwind::{Fde, Interner, RowMap, Runner, Span, Table};
+use crate::report::{Check, Failure};
+
+/// Code in a stub, and the place of the input whose row holds there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Framed {
+    at: u64,
+    stub: u64,
+    len: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum What {
+    Counter,
+    Insn,
+    Call,
+}
+
+impl Framed {
+    pub(super) fn counter(at: u64, stub: u64, len: u64) -> Self {
+        let what = What::Counter;
+        Framed {
+            at,
+            stub,
+            len,
+            what,
+        }
+    }
+
+    pub(super) fn of(at: u64, stub: u64, old: &Insn, new: &Insn) -> Self {
+        let what = match old.flow {
+            Flow::Call(_) | Flow::IndirectCall => What::Call,
+            _ => What::Insn,
+        };
+        let len = u64::from(new.len);
+        Framed {
+            at,
+            stub,
+            len,
+            what,
+        }
+    }
+}
+
+impl<A: Entries> Proof<'_, A> {
+    pub(super) fn is_framed(&self, framed: Framed) {
+        if self.is_new(framed.stub) {
+            self.framed.borrow_mut().insert(framed);
+        }
+    }
+
+    /// How many calls are in stubs: what they call may see another return address.
+    pub(super) fn calls_in_stubs(&self) -> u64 {
+        let framed = self.framed.borrow();
+        framed.iter().filter(|f| f.what == What::Call).count() as u64
+    }
+
+    /// Unwind entries and the search table; what is judged here is added to `skip`.
+    pub(super) fn unwinding(&mut self, skip: &mut Vec<Range>, options: &Options) {
+        let fdes = self.unwind.fdes.clone();
+        let base = self.unwind.addr;
+        for fde in &fdes {
+            let at = base + u64::from(fde.offset);
+            let size = self.input.u32_at(at).map_or(0, |n| 4 + u64::from(n));
+            let (Some(old), Some(new)) = (self.input.bytes(at, size), self.output.bytes(at, size))
+            else {
+                continue;
+            };
+            if old == new {
+                continue;
+            }
+            let fails = |what: &str| {
+                Failure::new(
+                    Check::Unwind,
+                    format!("the FDE of the old code at {:#x} {what}", fde.start),
+                )
+                .bytes(old, new)
+            };
+            let word = |bytes: &[u8], o| u32_in(bytes, o).unwrap_or(0);
+            let by = word(old, 8).wrapping_sub(word(new, 8));
+            let mut expected = old.to_vec();
+            if let Some(place) = expected.get_mut(8..12) {
+                place.copy_from_slice(&word(new, 8).to_le_bytes());
+            }
+            if let Some(place) = expected.get_mut(12..16) {
+                place.copy_from_slice(&word(old, 12).wrapping_add(by).to_le_bytes());
+            }
+            let from = fde.instructions.0 as usize - fde.offset as usize;
+            let first = old
+                .iter()
+                .skip(from)
+                .position(|b| *b != 0)
+                .map(|i| from + i);
+            if let Some(first) = first {
+                let op = expected.get(first).copied().unwrap_or(0);
+                let (place, most) = if op & 0xc0 == 0x40 {
+                    (first, 0x7f)
+                } else {
+                    (first + 1, 0xff)
+                };
+                if op & 0xc0 != 0x40 && op != 2 {
+                    self.fail(
+                        fails("begins earlier, but its instructions do not begin with an advance"),
+                        options,
+                    );
+                    continue;
+                }
+                if let Some(byte) = expected.get_mut(place) {
+                    match u8::try_from(u32::from(*byte) + by)
+                        .ok()
+                        .filter(|n| *n <= most)
+                    {
+                        Some(n) => *byte = n,
+                        None => *byte = byte.wrapping_add(1),
+                    }
+                }
+            }
+            if expected != new
+                || fde.lsda != 0
+                || !self.in_front(fde.start, fde.start.wrapping_sub(by.into()))
+            {
+                self.fail(fails("changed"), options);
+            }
+            skip.push(Range {
+                start: at,
+                end: at + size,
+            });
+        }
+        let (Some(a), Some(b)) = (
+            self.input.segment(elf::PT_GNU_EH_FRAME).copied(),
+            self.output.segment(elf::PT_GNU_EH_FRAME).copied(),
+        ) else {
+            return;
+        };
+        let (Some(old), Some(new)) = (
+            self.input.bytes(a.addr, a.file_size),
+            self.output.bytes(b.addr, b.file_size),
+        ) else {
+            return;
+        };
+        if a.addr != b.addr || old.len() != new.len() || old.get(..12) != new.get(..12) {
+            self.fail(
+                Failure::new(Check::Unwind, "the unwind search table is another one"),
+                options,
+            );
+            return;
+        }
+        let count = u32_in(old, 8).unwrap_or(0) as usize;
+        for (i, (x, y)) in old
+            .get(12..)
+            .unwrap_or(b"")
+            .chunks_exact(8)
+            .zip(new.get(12..).unwrap_or(b"").chunks_exact(8))
+            .enumerate()
+        {
+            let word = |bytes: &[u8], o| {
+                a.addr
+                    .wrapping_add_signed(i64::from(u32_in(bytes, o).unwrap_or(0) as i32))
+            };
+            let (start, entry) = ((word(x, 0), word(y, 0)), (word(x, 4), word(y, 4)));
+            let start_fits = start.0 == start.1
+                || self.in_front(start.0, start.1) && self.leads(start.0, start.1);
+            let entry_fits = entry.0 == entry.1
+                || i + 1 == count && self.is_table(entry.1) && start.0 == start.1;
+            if !(start_fits && entry_fits) {
+                let text = format!("the unwind search table's entry for {:#x} changed", start.0);
+                self.fail(Failure::new(Check::Unwind, text).bytes(x, y), options);
+            }
+        }
+        skip.push(Range {
+            start: a.addr,
+            end: a.addr + old.len() as u64,
+        });
+    }
+
+    /// What the unwind entry for stubs says.
+    pub(super) fn frames(&mut self, options: &Options) {
+        let mut framed: Vec<Framed> = self.framed.borrow().iter().copied().collect();
+        framed.sort_unstable();
+        for failure in self.wrong_frames(&framed) {
+            self.fail(failure, options);
+        }
+    }
+
+    fn wrong_frames(&self, framed: &[Framed]) -> Vec<Failure> {
+        let wrong = |what: String| vec![Failure::new(Check::Unwind, what)];
+        let mut old = self.unwind.clone();
+        let extended = match self.extended() {
+            Ok(extended) => extended,
+            Err(what) => return wrong(what),
+        };
+        let mut rows = Rows::default();
+        let mut failures = Vec::new();
+        let personality = |table: &Table<'_>, fde| table.cie_of(fde).map(|c| c.personality);
+        let own = old.fdes.last().copied();
+        let same = match (&own, &extended) {
+            (Some(a), Some((new, b))) => {
+                (a.start, a.lsda, personality(&old, a)) == (b.start, b.lsda, personality(new, b))
+            }
+            (_, extended) => extended.is_none(),
+        };
+        if !same {
+            return wrong("the unwind entry for stubs is not that of the last function".into());
+        }
+        let blank = |table: &mut Table<'_>| {
+            let cies = table.cies.iter_mut();
+            cies.for_each(|cie| cie.personality = Default::default());
+        };
+        blank(&mut old);
+        if let (Some(a), Some((mut new, b))) = (own, extended) {
+            blank(&mut new);
+            if let Err(what) = rows.extended::<A>((&old, &a), (&new, &b)) {
+                return wrong(what);
+            }
+            failures.extend(self.signal_returns(a.end, b.end));
+        }
+        let faults = self.asked_of_all.contains(&true);
+        for f in framed {
+            let place =
+                |failure: Failure| failure.at(InputAddr::new(f.at), OutputAddr::new(f.stub));
+            match rows.is_same::<A>(&old, f, faults) {
+                Ok(true) => {}
+                Ok(false) => failures.push(place(Failure::new(
+                    Check::Unwind,
+                    "the unwind entry of stubs says something else than the input's where this was",
+                ))),
+                Err(what) => failures.push(place(Failure::new(Check::Unwind, what))),
+            }
+        }
+        failures
+    }
+
+    /// The last entry of the output's search table, if it is another one.
+    fn extended(&self) -> Result<Option<(Table<'_>, Fde)>, String> {
+        let last = |elf: &Elf<'_>| {
+            let table = elf.segment(elf::PT_GNU_EH_FRAME)?;
+            let count = u64::from(u32_in(elf.bytes(table.addr, 12)?, 8)?);
+            let place = table.addr.checked_add(count.checked_mul(8)?)?;
+            let word = u32_in(elf.bytes(place.checked_add(8)?, 4)?, 0)?;
+            Some(table.addr.wrapping_add_signed(i64::from(word as i32)))
+        };
+        let (old, new) = (last(self.input), last(self.output));
+        if !self.unwind.searchable || self.unwind.fdes.is_empty() || old == new {
+            return Ok(None);
+        }
+        let entry = new.and_then(|addr| Table::read_entry(self.output, addr));
+        let none = || {
+            format!("the last entry of the unwind search table leads to {new:#x?}, where no FDE is")
+        };
+        entry.map(Some).ok_or_else(none)
+    }
+
+    /// Code in a range that returns from signal handlers, and has no unwind entry.
+    fn signal_returns(&self, start: u64, end: u64) -> Option<Failure> {
+        let segments = self.input.segments.iter().filter(|s| s.is_exec());
+        let found = segments.filter_map(|s| {
+            let from = start.clamp(s.addr, s.file_end());
+            let bytes = self
+                .input
+                .bytes(from, end.clamp(from, s.file_end()) - from)?;
+            let at = bytes
+                .windows(A::SIGNAL_RETURN.len())
+                .position(|b| b == A::SIGNAL_RETURN)?;
+            Some(from + at as u64)
+        });
+        let text = |at| {
+            format!("code that returns from signal handlers at {at:#x} has an unwind entry now")
+        };
+        found.min().map(|at| Failure::new(Check::Unwind, text(at)))
+    }
+}
+
+/// Rows of the input's entries, and of the one that describes stubs.
+#[derive(Default)]
+struct Rows {
+    runner: Runner,
+    interner: Interner,
+    /// Of the entry with this start.
+    old: (Option<u64>, RowMap),
+    stubs: RowMap,
+}
+
+impl Rows {
+    /// Reads the entry that was made longer, and compares what it says of its own function.
+    fn extended<A: Entries>(
+        &mut self,
+        (old, a): (&Table<'_>, &Fde),
+        (new, b): (&Table<'_>, &Fde),
+    ) -> Result<(), String> {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        self.runner
+            .rows::<A>(old, a, &mut self.interner, &mut before)?;
+        self.runner
+            .rows::<A>(new, b, &mut self.interner, &mut after)?;
+        let own: Vec<Span> = after
+            .iter()
+            .filter(|s| s.start < a.end)
+            .map(|s| Span {
+                end: s.end.min(a.end),
+                ..*s
+            })
+            .collect();
+        if own != before {
+            return Err(format!(
+                "the unwind entry of {:#x} says something else of its own function",
+                a.start
+            ));
+        }
+        *self.stubs.clear() = after;
+        self.stubs.sort();
+        Ok(())
+    }
+
+    /// Whether what is in a stub has the row that it had.
+    fn is_same<A: Entries>(
+        &mut self,
+        old: &Table<'_>,
+        framed: &Framed,
+        faults: bool,
+    ) -> Result<bool, String> {
+        let fde = old.find(framed.at);
+        if self.old.0 != fde.map(|f| f.start) {
+            self.old.0 = fde.map(|f| f.start);
+            let spans = self.old.1.clear();
+            if let Some(fde) = fde {
+                self.runner.rows::<A>(old, fde, &mut self.interner, spans)?;
+            }
+        }
+        let was = self.old.1.at(framed.at).filter(|s| !s.is_outermost);
+        let is = self.stubs.at(framed.stub);
+        let (row, covers) = self.stubs.row(framed.stub, framed.len);
+        // An exception may come through it.
+        let needed = match framed.what {
+            What::Call => true,
+            What::Insn => faults,
+            What::Counter => false,
+        };
+        Ok(match (was, is) {
+            (None, None) => true,
+            (None, Some(is)) => is.is_outermost || !needed,
+            (Some(_), None) => !needed,
+            (Some(was), Some(is)) if was.row == row => covers && (is.lsda == 0 || !needed),
+            (Some(_), Some(is)) => covers && is.is_outermost && !needed,
+        })
+    }
+}
