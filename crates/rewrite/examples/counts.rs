@@ -8,6 +8,7 @@ use std::error::Error;
 use std::path::Path;
 
 use postlink_elf::elf::Elf;
+use postlink_rewrite::Phases;
 use postlink_rewrite::counts::counts;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -18,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let data = std::fs::read(input)?;
     let elf = Elf::parse(&data)?;
     let profile = postlink_profile::open(Path::new(profile))?.read()?;
-    let counts = counts(&elf, &profile)?;
+    let counts = counts(&elf, &profile, &mut Phases::default())?;
     for function in counts.functions {
         for block in function.blocks {
             println!("{:x} {} {}", block.address, block.count, function.name);

@@ -1,9 +1,9 @@
 //! Which instructions a personality routine may be asked about.
 //!
-//! C++, C, Objective-C and Rust throw from calls alone. Of an instruction between calls nothing is asked, unless the program was
-//! compiled with `-fnon-call-exceptions` (`--non-call-exceptions`). Ada (`__gnat_personality_v0`) and others turn
-//! signals into exceptions: there every instruction counts, and one that no call site covers must get none. So that
-//! is assumed of every routine but those that are known by name.
+//! C++, C, Objective-C and Rust throw from calls alone. Of an instruction between calls nothing is asked, unless the
+//! program was compiled with `-fnon-call-exceptions` (`--non-call-exceptions`). Ada (`__gnat_personality_v0`) and
+//! others turn signals into exceptions: there every instruction counts, and one that no call site covers must get none.
+//! So that is assumed of every routine but those that are known by name.
 //!
 //! A routine is found as the run-time finds it: the CIE has its address, or that of a word which holds it. Its name is
 //! that of a symbol there, of the word (`DW.ref.NAME`), of the relocation that fills the word, or of the one that fills
