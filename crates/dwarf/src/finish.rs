@@ -39,7 +39,10 @@ impl Places<'_> {
     /// Where an old offset into a section leads now.
     fn shift(&self, section: Section, old: u64) -> Option<u64> {
         let changes = match section {
-            Section::Ranges | Section::Addr | Section::Line => self.of_program,
+            // New lists are behind the old ones, and an offset to the end of the section (that of a program without
+            // lists) does not lead behind them.
+            Section::Ranges => return Some(old),
+            Section::Addr | Section::Line => self.of_program,
             _ => self.changes,
         };
         changes.get(section).shift(old)

@@ -344,8 +344,7 @@ impl<'d> Job<'_, 'd> {
         let changes = &self.changes;
         let ranges_base = |i: usize| -> u64 {
             let root = &self.roots[i];
-            let old = if root.is_split { root.ranges_base } else { 0 };
-            changes[0].get(Section::Ranges).shift(old).unwrap_or(old)
+            if root.is_split { root.ranges_base } else { 0 }
         };
         progress::expect(plans.len());
         let pieces: Vec<Result<Pieces, Error>> = plans
