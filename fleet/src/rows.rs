@@ -101,7 +101,7 @@ pub fn read(input: &Weighted, binaries: &[Binary], build_id: Option<&str>) -> Re
             let profile = any::merge_addresses(std::slice::from_ref(input), &Options::default())?;
             addresses(input, &profile, binaries, build_id, &mut read)?;
         }
-        Model::Blocks => bail!(
+        Model::Blocks | Model::Lines => bail!(
             "{}: a {format} has no rows by address: postlink convert {} --binary APP -o APP.fdata makes a profile that has",
             input.path.display(),
             input.path.display()
@@ -119,6 +119,10 @@ fn source(format: Format) -> &'static str {
         Format::Fdata => "fdata",
         Format::PreAggregated => "pre-aggregated",
         Format::PerfScript => "perf-script",
+        Format::Pprof => "pprof",
+        Format::Otlp => "otlp",
+        Format::Simpleperf => "simpleperf",
+        Format::SampleProfile => "sample-profile",
     }
 }
 

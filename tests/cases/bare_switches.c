@@ -1,5 +1,5 @@
-//# about: without kept relocations: jump tables of every kind stay what they are, also one of which no comparison tells the length
-//# in old code: compared
+//# about: without kept relocations: jump tables of every kind stay what they are, also one of which no comparison tells the length; new code has tables of its own
+//# own tables: compared
 //# not aarch64: without kept relocations only files for x86-64 are rewritten
 //# stdout: 1175 1393 -365
 #include <stdio.h>

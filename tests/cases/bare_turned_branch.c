@@ -13,7 +13,7 @@ __asm__(
     ".globl step\n.type step,@function\n"
     "step:\n.cfi_startproc\n"
     "cmp $2,%edi\nje 4f\ncmp $1,%edi\nja 2f\n"
-    "mov %edi,%edi\nlea 9f(%rip),%rdx\nmovslq (%rdx,%rdi,4),%rax\nadd %rdx,%rax\njmp *%rax\n"
+    "mov %edi,%edi\nlea 9f(%rip),%rdx\nmov %rdx,-8(%rsp)\nmov -8(%rsp),%rdx\nmovslq (%rdx,%rdi,4),%rax\nadd %rdx,%rax\njmp *%rax\n"
     "0: test $1,%esi\njne 3f\n"
     "2: lea 1(%rsi),%eax\nret\n"
     "4: mov %esi,%eax\n.rept 60\nimul $77,%eax,%eax\n.endr\nret\n"

@@ -155,6 +155,22 @@ pub const FOR_TESTS: &[Need] = &[
         "bolt-19",
         "comparing profiles and translation tables with LLVM's",
     ),
+    need(
+        "clang-22",
+        "clang-22",
+        "that clang takes clusters of blocks",
+    ),
+    need("ld.lld-22", "lld-22", "that lld takes orders of functions"),
+    need(
+        "llvm-readobj-22",
+        "llvm-22",
+        "which order of blocks clang has made",
+    ),
+    need(
+        "llvm-profdata-22",
+        "llvm-22",
+        "sample profiles and temporal profiles beside LLVM's",
+    ),
     need("genhtml", "lcov", "the test that genhtml reads coverage"),
     need(
         "callgrind_annotate",
@@ -225,6 +241,16 @@ pub const FOR_DEBUG: &[Need] = &[
     need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
     need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
     need("gdb", "gdb", "a transcript of postlink itself"),
+];
+
+/// For `cargo xtask bench samples`.
+pub const FOR_SAMPLES: &[Need] = &[
+    need("gcc", "gcc", "building the corpus"),
+    need("g++", "g++", "building the corpus"),
+    need("tclsh", "tcl", "building sqlite"),
+    need("dpkg-source", "dpkg-dev", "unpacking source packages"),
+    need("perf", "linux-perf", "samples of the software clock"),
+    need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
 ];
 
 /// For `cargo xtask debian`. What it tries is fetched, not installed.

@@ -132,8 +132,12 @@ impl Placer {
             .iter()
             .zip(&found.modules)
             .map(|(module, &is_ours)| match module.kind {
+                // Of a file that is only known by its name, by that.
                 AddressKind::LinkTime
-                    if module.build_id.is_empty() || Some(&module.build_id[..]) == build_id =>
+                    if Some(&module.build_id[..]) == build_id
+                        || module.build_id.is_empty()
+                            && (module.path.is_empty()
+                                || postlink_profile::is_named(module, file.as_encoded_bytes())) =>
                 {
                     Way::AsTheyAre
                 }

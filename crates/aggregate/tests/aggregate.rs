@@ -273,3 +273,42 @@ fn any_samples_and_profiles_are_attached_to_a_binary_or_refused() {
         Ok(())
     });
 }
+
+/// Two builds with one build-id cannot be told apart by it: what is at an address where this build has no code is
+/// counted and left out, and what fits is taken.
+#[test]
+fn samples_of_another_build_with_the_same_build_id_count_where_they_fit() {
+    let built = build();
+    let elf = Elf::parse(&built.bytes).expect("gcc makes good files");
+    let binary = Binary::new(&built.path, &elf).expect("it has functions");
+    let offset = elf
+        .offset_of(start(&binary, "f"))
+        .expect("code is in the file");
+    let mut text = String::new();
+    for (pid, file) in [(7, "/new/app"), (8, "/old/app")] {
+        text += &format!(
+            "app {pid}/{pid} 1.0: PERF_RECORD_MMAP2 {pid}/{pid}: [0x550000000000(0x100000) @ {:#x} <1234>]: r-xp {file}\n",
+            offset & !0xfff
+        );
+        let at = 0x5500_0000_0000 + (offset & 0xfff);
+        // The other build is larger: a loop where this one has nothing.
+        let other = at + 0x8000;
+        text += &match pid {
+            7 => format!(" 7  {at:>16x}  {:#x}/{:#x}/M/-/-/0\n", at + 3, at + 10),
+            _ => format!(
+                " 8  {at:>16x}  {other:#x}/{:#x}/P/-/-/0  {:#x}/{:#x}/P/-/-/0\n",
+                other - 0x10,
+                at + 3,
+                at + 10
+            ),
+        };
+    }
+    let samples = perf_script::read_bytes(Path::new("x"), text.as_bytes(), &Default::default());
+    let samples = samples.expect("well-formed");
+    let done = aggregate(&binary, &samples, Options::default()).expect("both have the build-id");
+    let mut out = Vec::new();
+    fdata::write_to(&mut out, &done.profile).expect("memory can be written to");
+    let text = String::from_utf8_lossy(&out);
+    assert!(text.contains("1 f 3 1 f a 1 2\n"), "{text}");
+    assert_eq!(samples.statistics.samples, 2);
+}

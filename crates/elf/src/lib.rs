@@ -1,9 +1,10 @@
 //! The file around the code: ELF structures ([`raw`]), reading ([`elf`]) and writing ([`mod@write`]), unwind
-//! tables ([`unwind`]) the notes that postlink leaves in its outputs ([`note`], [`moves`]) and address
-//! translation tables ([`bat`]). Knows nothing of instructions.
+//! tables ([`unwind`]) the notes that postlink leaves in its outputs ([`note`], [`moves`]), address
+//! translation tables ([`bat`]) and compilers' maps of basic blocks ([`bb_addr_map`]). Knows nothing of instructions.
 
 mod addr;
 pub mod bat;
+pub mod bb_addr_map;
 pub mod compressed;
 pub mod debug_file;
 pub mod elf;

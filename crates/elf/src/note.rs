@@ -25,7 +25,14 @@
 //! | — unsigned | number of new ranges; of each: signed: start less the end of the new range before it, of this function or an earlier one (0 at first); unsigned: length |
 //! | — unsigned | number of other entries; of each: signed: old address less the old entry; signed: new address less the start of the first new range |
 //! | — u8 | version 2 alone: what is at the old entry: 0 what was there, 2 a jump to the new one (1 and 3 are reserved) |
-//! | — unsigned | version 2 alone: number of jump tables of its own; none is known yet, 0 |
+//! | — unsigned | version 2 alone: number of jump tables of its own; of each: |
+//! | — — signed | address of the old load, less the old entry |
+//! | — — signed | address of the new load, less the start of the first new range |
+//! | — — signed | the old table, less the old entry |
+//! | — — signed | what entries are added to, less the old table; 0 if they are addresses |
+//! | — — signed | its own table, less the end of the function's table before it (of the first new range at first) |
+//! | — — unsigned | number of entries |
+//! | — — u8 | 1: the index is compared with it in front of the load; 2: entries are addresses of 8 bytes (else distances of 4) |
 //! | — unsigned | version 2 alone: number of jumps that continue in the old body; of each its old address: signed: less the old entry, of the first; unsigned: less the one before, of the others |
 //!
 //! The first new range begins with the new entry. Other entries are places besides the entry that are reached by
@@ -78,6 +85,33 @@ pub enum EntryLevel {
     Long,
 }
 
+/// A jump table of its own that a function has in new memory, where the rewriter used no kept relocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct OwnTable {
+    /// The instruction that loads an entry: in the input, in the output.
+    pub load: (u64, u64),
+    /// The table that it reads in the input.
+    pub old: u64,
+    /// What entries are added to; 0 if they are addresses.
+    pub base: u64,
+    /// The table in the output.
+    pub new: u64,
+    /// Number of entries.
+    pub entries: u64,
+    /// The index is compared with that in front of the load.
+    pub guarded: bool,
+    /// Entries are addresses of 8 bytes, not distances of 4.
+    pub wide: bool,
+}
+
+impl OwnTable {
+    /// One past its last byte in the output.
+    fn end(&self) -> u64 {
+        let width = if self.wide { 8 } else { 4 };
+        self.new.wrapping_add(self.entries.wrapping_mul(width))
+    }
+}
+
 /// A function that moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MovedFunction {
@@ -91,6 +125,8 @@ pub struct MovedFunction {
     pub labels: Vec<(u64, u64)>,
     /// What is at the old entry; told where the note has a [basis](Note::basis).
     pub level: EntryLevel,
+    /// Its jump tables of its own; told likewise.
+    pub tables: Vec<OwnTable>,
     /// Jumps that continue in the old body, by their addresses in the input, ascending; told likewise.
     pub falls_back: Vec<u64>,
 }
@@ -244,8 +280,17 @@ impl Note {
                 labels.push((from, base.wrapping_add_signed(r.signed("a new label")?)));
             }
             let (mut level, mut falls_back) = (EntryLevel::Led, Vec::new());
+            let mut tables = Vec::new();
             if basis.is_some() {
                 level = read_level(&mut r)?;
+                tables = Vec::with_capacity(count(&mut r, 7, "the number of jump tables")?);
+                let first = new.first().copied();
+                let mut before = first.map_or(0, |r| r.0 + r.1);
+                for _ in 0..tables.capacity() {
+                    let table = read_table(&mut r, entry, first.map_or(0, |r| r.0), before)?;
+                    before = table.end();
+                    tables.push(table);
+                }
                 falls_back = Vec::with_capacity(count(&mut r, 1, "the number of jumps")?);
                 let mut at = entry;
                 for i in 0..falls_back.capacity() {
@@ -262,6 +307,7 @@ impl Note {
                 new,
                 labels,
                 level,
+                tables,
                 falls_back,
             });
         }
@@ -367,7 +413,7 @@ impl Note {
                     EntryLevel::Led => 0,
                     EntryLevel::Long => 2,
                 });
-                unsigned(&mut desc, 0); // no tables
+                put_tables(&mut desc, f);
                 unsigned(&mut desc, f.falls_back.len() as u64);
                 let mut before = None;
                 for &at in &f.falls_back {
@@ -414,18 +460,9 @@ fn read_basis(r: &mut Reader<'_>) -> Result<NoteBasis, FormatError> {
     }
 }
 
-/// What is at an old entry, and the number of tables, which must be 0.
+/// What is at an old entry.
 fn read_level(r: &mut Reader<'_>) -> Result<EntryLevel, FormatError> {
     let [level] = r.array("what is at the old entry")?;
-    let tables = r.unsigned("the number of jump tables")?;
-    if tables != 0 {
-        return Err(FormatError::new(format!(
-            "{SECTION} has a function with {tables} jump tables of its own; none is known"
-        ))
-        .of(ErrorKind::Unsupported)
-        .at_offset(r.at() as u64)
-        .values(tables, 0u64));
-    }
     match level {
         0 => Ok(EntryLevel::Led),
         2 => Ok(EntryLevel::Long),
@@ -449,6 +486,66 @@ fn ascending(before: u64, step: u64) -> Result<u64, FormatError> {
         .at_address(before)
         .values(step, "more than 0")
     })
+}
+
+/// A jump table of a function's own; `start` is that of the first new range, `before` the end of the table before it.
+fn read_table(
+    r: &mut Reader<'_>,
+    entry: u64,
+    start: u64,
+    before: u64,
+) -> Result<OwnTable, FormatError> {
+    let load = (
+        entry.wrapping_add_signed(r.signed("a load")?),
+        start.wrapping_add_signed(r.signed("a new load")?),
+    );
+    let old = entry.wrapping_add_signed(r.signed("a jump table")?);
+    let base = r.signed("the base of a jump table")?;
+    let new = before.wrapping_add_signed(r.signed("a new jump table")?);
+    let entries = r.unsigned("the number of its entries")?;
+    let [kind] = r.array("its kind")?;
+    if kind > 3 {
+        return Err(FormatError::new(format!(
+            "{SECTION}: a jump table has the kind {kind}; 0 to 3 are known"
+        )));
+    }
+    let wide = kind & 2 != 0;
+    Ok(OwnTable {
+        load,
+        old,
+        base: if wide {
+            0
+        } else {
+            old.wrapping_add_signed(base)
+        },
+        new,
+        entries,
+        guarded: kind & 1 != 0,
+        wide,
+    })
+}
+
+/// Appends the number of a function's own jump tables, and what is told of each.
+fn put_tables(desc: &mut Vec<u8>, f: &MovedFunction) {
+    let difference =
+        |out: &mut Vec<u8>, a: u64, b: u64| leb128::put_signed(out, a.wrapping_sub(b) as i64);
+    leb128::put_unsigned(desc, f.tables.len() as u64);
+    let (start, len) = f.new.first().copied().unwrap_or_default();
+    let mut before = start.wrapping_add(len);
+    for t in &f.tables {
+        difference(desc, t.load.0, f.entry);
+        difference(desc, t.load.1, start);
+        difference(desc, t.old, f.entry);
+        if t.wide {
+            desc.push(0)
+        } else {
+            difference(desc, t.base, t.old)
+        }
+        difference(desc, t.new, before);
+        leb128::put_unsigned(desc, t.entries);
+        desc.push(u8::from(t.guarded) | u8::from(t.wide) << 1);
+        before = t.end();
+    }
 }
 
 /// The bytes of one note of ours, which has `desc` for its description and goes to `section`.
@@ -521,7 +618,20 @@ mod tests {
                 several(u, 4, |u| Ok((address(u)?, address(u)?)))?
             };
             let (mut level, mut falls_back) = (EntryLevel::Led, Vec::new());
+            let mut tables = Vec::new();
             if basis.is_some() {
+                tables = several(u, 3, |u| {
+                    let wide = u.arbitrary()?;
+                    Ok(OwnTable {
+                        load: (address(u)?, address(u)?),
+                        old: address(u)?,
+                        base: if wide { 0 } else { address(u)? },
+                        new: address(u)?,
+                        entries: u.arbitrary::<u16>()?.into(),
+                        guarded: u.arbitrary()?,
+                        wide,
+                    })
+                })?;
                 level = *u.choose(&[EntryLevel::Led, EntryLevel::Long])?;
                 falls_back = several(u, 3, address)?;
                 falls_back.sort_unstable();
@@ -533,6 +643,7 @@ mod tests {
                 new,
                 labels,
                 level,
+                tables,
                 falls_back,
             })
         });
@@ -627,6 +738,15 @@ mod tests {
                 new: vec![(0x50, 8)],
                 labels: vec![],
                 level: EntryLevel::Long,
+                tables: vec![OwnTable {
+                    load: (0x34, 0x53),
+                    old: 0x2c,
+                    base: 0x2e,
+                    new: 0x5c,
+                    entries: 6,
+                    guarded: true,
+                    wide: false,
+                }],
                 falls_back: vec![0x2e, 0x33],
             }],
         };
@@ -634,7 +754,8 @@ mod tests {
         let expected = [
             &[2, 0, 0, 0, 0, 0, 2, 0, 1][..], // no build-id, basis 2, no flags, one function
             &[0x30, 1, 0, 9, 1, 0xd0, 0, 8, 0], // one old range, one new range at 0x50, no labels
-            &[2, 0, 2, 0x7e, 5], // a long jump, no tables; 2 before the entry, 5 further
+            &[2, 1, 4, 3, 0x7c, 2, 4, 6, 1],  // a long jump; a table: six entries, guarded
+            &[2, 0x7e, 5],                    // 2 before the entry, 5 further
         ]
         .concat();
         assert_eq!(description(&bytes), expected);

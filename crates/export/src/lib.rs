@@ -11,6 +11,7 @@
 //! | [`callgrind`] | callgrind |
 //! | [`drcov`] | drcov: basic blocks that ran |
 //! | [`dot`] | Graphviz: the graph of one function |
+//! | [`propeller`] | layouts for a compiler and a linker: clusters of blocks, order of functions |
 //!
 //! What each format holds, and what it cannot, is in `docs/export.md`.
 
@@ -22,6 +23,7 @@ mod firefox;
 mod flame_graph;
 mod folded;
 mod pprof;
+pub mod propeller;
 pub mod stacks;
 
 pub use callgrind::callgrind;

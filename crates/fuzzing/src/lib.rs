@@ -193,6 +193,52 @@ pub fn check_unwind(section: &[u8], addr: u64) {
     }
 }
 
+/// A section with a compiler's map of basic blocks: numbers that mostly hold, and damage.
+pub fn bb_addr_map(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    for _ in 0..u.int_in_range(0..=3)? {
+        let version = u.int_in_range(2..=5u8)?;
+        let features: u8 = u.arbitrary::<u8>()? & 0x7f;
+        out.extend([version, features]);
+        if version == 5 {
+            out.push(0);
+        }
+        let ranges = match features & 8 {
+            0 => 1,
+            _ => u.int_in_range(0..=3u8)?,
+        };
+        if features & 8 != 0 {
+            out.push(ranges);
+        }
+        for _ in 0..ranges {
+            out.extend(number(u)?.to_le_bytes());
+            let blocks = u.int_in_range(0..=4u8)?;
+            out.push(blocks);
+            for _ in 0..blocks {
+                for _ in 0..u.int_in_range(4..=16)? {
+                    out.push(u.int_in_range(0..=9)?);
+                }
+            }
+        }
+    }
+    if u.ratio(1, 2)? && !out.is_empty() {
+        let at = u.choose_index(out.len())?;
+        out[at] = u.arbitrary()?;
+    }
+    Ok(out)
+}
+
+/// Whatever a section holds, it is read or refused, and blocks end where or after they begin.
+pub fn check_bb_addr_map(section: &[u8]) {
+    let mut functions = Vec::new();
+    let _ = postlink_elf::bb_addr_map::parse(section, &mut functions);
+    let mut blocks = functions.iter().flat_map(|function| &function.blocks);
+    assert!(
+        blocks.all(|block| block.start <= block.end),
+        "a block runs backwards"
+    );
+}
+
 /// Address translation tables as an optimiser could have written them, maybe damaged.
 pub fn bat_section(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let entries = |u: &mut Unstructured<'_>| -> Result<Vec<Entry>> {

@@ -7,7 +7,7 @@ use postlink_elf::elf::Elf;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::probe::anchor::{Anchor, Anchors};
 use postlink_profgen::probe::{Descriptors, decode};
-use postlink_profgen::sample::{binary, extbinary, text};
+use postlink_profgen::sample::{binary, extbinary, gcov, text};
 use postlink_profgen::testing::Walk;
 use postlink_profgen::{Format, Guid, Input, Options, Program, generate, pe};
 
@@ -233,7 +233,7 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut out = whole.into_bytes();
     if let Ok(profile) = text::read(&out) {
         // Writing to a vector does not fail.
-        match u.int_in_range(0..=2)? {
+        match u.int_in_range(0..=4)? {
             0 => {
                 out.clear();
                 let _ = extbinary::write(&profile, &extbinary::Options::default(), &mut out);
@@ -241,6 +241,15 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
             1 if !profile.context_sensitive => {
                 out.clear();
                 let _ = binary::write(&profile, &mut out);
+            }
+            2 if !profile.context_sensitive => {
+                out.clear();
+                let versions = [
+                    gcov::Version::Llvm,
+                    gcov::Version::Gcc2,
+                    gcov::Version::Gcc3,
+                ];
+                let _ = gcov::write(&profile, *u.choose(&versions)?, &mut out);
             }
             _ => {}
         }
@@ -267,6 +276,7 @@ pub fn check_sample_profile(bytes: &[u8]) {
         text::read(bytes),
         extbinary::read(bytes),
         binary::read(bytes),
+        gcov::read(bytes),
     ]
     .into_iter()
     .flatten()

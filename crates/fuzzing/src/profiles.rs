@@ -8,8 +8,9 @@ use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
 use postlink_profile::any::{self, Any};
+use postlink_profile::protobuf::{otlp, pprof, simpleperf};
 use postlink_profile::samples::Options;
-use postlink_profile::{Format, bolt_yaml, fdata, perf_data, perf_script, preaggregated};
+use postlink_profile::{Format, bolt_yaml, fdata, orders, perf_data, perf_script, preaggregated};
 
 use crate::{damaged, number};
 
@@ -287,6 +288,117 @@ pub fn recording(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     }
 }
 
+/// The varint of protobuf.
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// A field with bytes.
+fn field(out: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
+    varint(out, tag << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend(bytes);
+}
+
+/// A message of numbers: fields from 1 on, mostly small.
+fn numbers(u: &mut Unstructured<'_>, fields: u64) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    for tag in 1..=fields {
+        if u.ratio(4, 5)? {
+            varint(&mut out, tag << 3);
+            let value = if u.ratio(1, 8)? {
+                number(u)?
+            } else {
+                u.int_in_range(0..=4)?
+            };
+            varint(&mut out, value);
+        }
+    }
+    Ok(out)
+}
+
+/// A pprof profile: messages that mostly hold, in field numbers of `profile.proto`.
+pub fn pprof_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    field(&mut out, 1, &numbers(u, 2)?);
+    for tag in [2, 2, 3, 4, 4, 5, 11] {
+        for _ in 0..u.int_in_range(0..=2)? {
+            let message = numbers(u, 6)?;
+            field(&mut out, tag, &message);
+        }
+    }
+    for text in ["", "samples", "count", "cpu", "nanoseconds", "0a0b"] {
+        field(&mut out, 6, text.as_bytes());
+    }
+    wrapped(u, out)
+}
+
+/// OpenTelemetry profiles: a dictionary with all tables, and samples.
+pub fn otlp_profiles(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut dictionary = Vec::new();
+    for tag in [1, 1, 2, 2, 3, 6, 6, 7, 7] {
+        let message = numbers(u, 5)?;
+        field(&mut dictionary, tag, &message);
+    }
+    for text in ["", "samples", "count", "process.executable.build_id.gnu"] {
+        field(&mut dictionary, 5, text.as_bytes());
+    }
+    let mut profile = Vec::new();
+    field(&mut profile, 1, &numbers(u, 2)?);
+    for _ in 0..u.int_in_range(0..=3)? {
+        let message = numbers(u, 4)?;
+        field(&mut profile, 2, &message);
+    }
+    let (mut scope, mut resource, mut out) = (Vec::new(), Vec::new(), Vec::new());
+    field(&mut scope, 2, &profile);
+    field(&mut resource, 2, &scope);
+    field(&mut out, 1, &resource);
+    field(&mut out, 2, &dictionary);
+    wrapped(u, out)
+}
+
+/// A report of simpleperf: records with their sizes.
+pub fn simpleperf_report(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut out = b"SIMPLEPERF\x01\0".to_vec();
+    for _ in 0..u.int_in_range(0..=5)? {
+        let (mut sample, mut record) = (numbers(u, 2)?, Vec::new());
+        field(&mut sample, 3, &numbers(u, 2)?);
+        field(&mut record, u.int_in_range(1..=6)?, &sample);
+        out.extend((record.len() as u32).to_le_bytes());
+        out.extend(record);
+    }
+    out.extend([0; 4]);
+    wrapped(u, out)
+}
+
+/// A temporal profile as text.
+pub fn temporal_text(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let traces = u.int_in_range(0..=4)?;
+    let mut out = format!(":ir\n:temporal_prof_traces\n{traces}\n{}\n", decimal(u)?);
+    for _ in 0..traces {
+        let _ = writeln!(out, "# Weight:\n{}", decimal(u)?);
+        for _ in 0..u.int_in_range(1..=5)? {
+            out += &name(u)?;
+            out += ",";
+        }
+        out += "\n";
+    }
+    text(u, out)
+}
+
+/// Bytes as they are or damaged.
+fn wrapped(u: &mut Unstructured<'_>, bytes: Vec<u8>) -> Result<Vec<u8>> {
+    if u.ratio(1, 2)? {
+        damaged(u, &bytes)
+    } else {
+        Ok(bytes)
+    }
+}
+
 /// Whatever a profile is, it is read or refused; what was read can be written, and is the same when it is
 /// read again. `scratch` is for files.
 pub fn check_profile(bytes: &[u8], scratch: &Path) {
@@ -337,6 +449,10 @@ pub fn check_profile(bytes: &[u8], scratch: &Path) {
         );
     }
     let _ = perf_script::read_bytes(name, bytes, &options);
+    let _ = orders::read_bytes(name, bytes);
+    let _ = pprof::read_bytes(name, bytes, &options);
+    let _ = otlp::read_bytes(name, bytes, &options);
+    let _ = simpleperf::read_bytes(name, bytes, &options);
     if let Ok(data) = perf_data::PerfData::new(name, bytes) {
         let _ = data.aggregate(name, &options);
         let _ = data.for_each_sample(name, |_| {});

@@ -48,6 +48,15 @@ fn arbitrary_frames_are_read_or_refused() {
 }
 
 #[test]
+fn arbitrary_maps_of_basic_blocks_are_read_or_refused() {
+    arbtest::arbtest(|u| {
+        fuzzing::check_bb_addr_map(&fuzzing::bb_addr_map(u)?);
+        Ok(())
+    })
+    .budget_ms(2_000);
+}
+
+#[test]
 fn arbitrary_raw_profiles_are_read_or_refused() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     arbtest::arbtest(|u| {
@@ -77,6 +86,10 @@ fn profiles_of_every_format_are_read_or_refused_and_come_back_from_being_written
         script_text,
         yaml_text,
         recording,
+        pprof_profile,
+        otlp_profiles,
+        simpleperf_report,
+        temporal_text,
     ];
     for make in makers {
         arbtest::arbtest(|u| {

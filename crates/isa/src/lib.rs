@@ -207,6 +207,136 @@ pub enum Place {
     ShortBranch,
     /// An operand relative to the program counter.
     Operand,
+    /// An address that is formed, if what forms addresses is told from what reads there.
+    Formed,
+}
+
+/// What an instruction leaves in registers, as far as it bounds the index of a jump table or is a table's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Values {
+    /// General registers, one bit each, that may hold something else afterwards.
+    pub writes: u32,
+    /// What one of them holds, if that is known.
+    pub sets: Option<Sets>,
+    /// What the flags say afterwards, if that is known.
+    pub compares: Option<Compares>,
+    /// The flags are what they were.
+    pub keeps_flags: bool,
+}
+
+impl Values {
+    /// Of an instruction of which nothing is known.
+    pub const UNKNOWN: Values = Values {
+        writes: u32::MAX,
+        sets: None,
+        compares: None,
+        keeps_flags: false,
+    };
+}
+
+/// What a register `to` holds after an instruction. Bits are counted from the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sets {
+    /// An address of the file.
+    Address {
+        /// Register.
+        to: u8,
+        /// The link-time address.
+        value: u64,
+    },
+    /// A number.
+    Number {
+        /// Register.
+        to: u8,
+        /// All 64 bits.
+        value: u64,
+    },
+    /// The low bits of another, and zeros.
+    Copy {
+        /// Register.
+        to: u8,
+        /// The other register.
+        from: u8,
+        /// How many: 8, 16, 32 or 64.
+        bits: u8,
+    },
+    /// The low bits of another, and copies of the highest of those.
+    Extend {
+        /// Register.
+        to: u8,
+        /// The other register.
+        from: u8,
+        /// How many: 8, 16 or 32.
+        bits: u8,
+    },
+    /// Those of its own low bits that are in a number as well, and zeros.
+    And {
+        /// Register.
+        to: u8,
+        /// How many: 32 or 64.
+        bits: u8,
+        /// The number.
+        most: u64,
+    },
+    /// Its own low bits shifted to the right, and zeros.
+    Shift {
+        /// Register.
+        to: u8,
+        /// How many: 32 or 64.
+        bits: u8,
+        /// By how many.
+        by: u8,
+    },
+    /// A number that is not above another (unsigned).
+    Below {
+        /// Register.
+        to: u8,
+        /// The other.
+        most: u64,
+    },
+}
+
+impl Sets {
+    /// The register.
+    pub fn to(self) -> u8 {
+        match self {
+            Sets::Address { to, .. }
+            | Sets::Number { to, .. }
+            | Sets::Copy { to, .. }
+            | Sets::Extend { to, .. }
+            | Sets::And { to, .. }
+            | Sets::Shift { to, .. }
+            | Sets::Below { to, .. } => to,
+        }
+    }
+}
+
+/// A comparison of the low bits of a register with a number, whose outcome is in the flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compares {
+    /// The register.
+    pub register: u8,
+    /// How many bits: 8, 16, 32 or 64.
+    pub bits: u8,
+    /// The number, in so many bits.
+    pub number: u64,
+}
+
+/// A load of what could be an entry of a jump table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableLoad {
+    /// The register that it is loaded into; `None`: it is jumped to.
+    pub to: Option<u8>,
+    /// The register with an address, if there is one.
+    pub base: Option<u8>,
+    /// The register with the index.
+    pub index: u8,
+    /// Bytes of an entry: 4, extended with their sign, or 8.
+    pub width: u8,
+    /// What is added to the address.
+    pub disp: u64,
+    /// Bytes of the instruction in front of the displacement; nothing is after it.
+    pub lead: u8,
 }
 
 /// What an instruction does with memory.
@@ -475,9 +605,59 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// show it; control flow is ignored, so these are guesses.
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)>;
 
-    /// Tells of every position in `bytes`, wherever instructions begin, what could be there, and the address that
-    /// it would designate. Nothing where instructions have one length: there what is decoded is all.
-    fn places(_bytes: &[u8], _addr: u64, _found: &mut impl FnMut(Place, u64)) {}
+    /// Tells of every position in `bytes` where an instruction or the field of one may begin what could be there, and
+    /// the address that it would designate.
+    fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64));
+
+    /// Tells of the addresses that several instructions of one range of code form or access together (`adrp` with
+    /// `add`, loads and stores), for pages that are `wanted`. Where the page may be in its register beyond straight
+    /// code, of all that use this register.
+    fn in_parts(
+        _bytes: &[u8],
+        _addr: u64,
+        _wanted: &dyn Fn(u64) -> bool,
+        _found: &mut dyn FnMut(Place, u64),
+    ) {
+    }
+
+    /// Tells of the numbers that several instructions make, or load from among them, in code at a fixed address.
+    fn numbers(_bytes: &[u8], _addr: u64, _found: &mut dyn FnMut(u64)) {}
+
+    /// More bytes than this no instruction reads from one place that it names itself.
+    const WIDEST: u64;
+
+    /// What instructions are aligned to, in bytes.
+    const INSTRUCTION_ALIGNMENT: u64;
+
+    /// Entries of jump tables that are added to an address: bytes, and by how much they are shifted left.
+    const TABLE_ENTRIES: &'static [(u64, u32)];
+
+    /// What the instruction leaves in registers; `bytes` begin with it.
+    fn values(_bytes: &[u8], _insn: &Insn) -> Values {
+        Values::UNKNOWN
+    }
+
+    /// The largest value of the low bits of the register of `compares`, where a branch on `cond` after that comparison
+    /// was taken, or was not.
+    fn bounds(_cond: Cond, _taken: bool, _compares: &Compares) -> Option<u64> {
+        None
+    }
+
+    /// The instruction as a load of an entry of a jump table, or a jump through one, that may be encoded again
+    /// with another displacement.
+    fn table_load(_bytes: &[u8], _insn: &Insn) -> Option<TableLoad> {
+        None
+    }
+
+    /// The instruction as an addition of a whole register (the second) to another.
+    fn adds(_bytes: &[u8], _insn: &Insn) -> Option<(u8, u8)> {
+        None
+    }
+
+    /// The register that an indirect jump goes to.
+    fn jump_register(_bytes: &[u8], _insn: &Insn) -> Option<u8> {
+        None
+    }
 
     /// The slot of a procedure linkage table's stub at `addr`, if `bytes` begin with one that does nothing but jump to
     /// what the slot holds.
@@ -486,11 +666,9 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// What such stubs are aligned to, in bytes.
     const STUB_ALIGNMENT: usize;
 
-    /// Whether bytes are the call of a TLS descriptor as the ABI has it, through the register that holds the
-    /// descriptor's address.
-    fn may_call_descriptor(_bytes: &[u8]) -> bool {
-        false
-    }
+    /// Whether an instruction may be the call of a TLS descriptor as compilers have it: `before` ends where its bytes
+    /// begin, and is empty where a function does.
+    fn may_call_descriptor(before: &[u8], bytes: &[u8]) -> bool;
 }
 
 /// Writing branches, jumps, calls and fields that hold addresses.
@@ -593,6 +771,17 @@ pub trait Encode: Decode {
         _functions: &[(T, T)],
         _slot: impl Fn(u64) -> T,
     ) -> bool {
+        false
+    }
+
+    /// Appends a [`TableLoad`] (`original`) with another displacement. Returns false if there is no such form.
+    fn put_table_load<T>(_out: &mut Code<T>, _original: &[u8], _displacement: T) -> bool {
+        false
+    }
+
+    /// Appends a comparison of a register with `last`, and a branch to `old` where it is above. Returns false if there
+    /// is no such form.
+    fn put_index_guard<T>(_out: &mut Code<T>, _register: u8, _last: u32, _old: T) -> bool {
         false
     }
 

@@ -184,6 +184,10 @@ fn aarch64_flow_and_addresses_are_those_of_the_checker() {
             if word >> 24 == 0xd4 && (debugger || matches!(name.as_str(), "Invalid" | "Tenter")) {
                 return;
             }
+            // The checker refuses jumps whose other fields are not allocated: a function that has one stays.
+            if name == "Invalid" && checker.is_none() {
+                return;
+            }
             found.note("flow", &name, || {
                 format!("{word:08x}: {insn:x?}; the checker: {checker:x?}")
             });

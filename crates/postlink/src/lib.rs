@@ -3,7 +3,7 @@
 //! [`cli`] says which commands there are, [`commands`] holds one file for each, [`options`] the groups of
 //! options that several share. What they have in common otherwise: [`input`] maps the binary, [`rewriting`]
 //! writes a new one beside its target, has it proved and only then puts it in place, [`workload`] fills in commands
-//! that run a program, [`ui`] talks to the person.
+//! that run a program, [`function_order`] reads orders of functions, [`ui`] talks to the person.
 //!
 //! Exit codes: 0 done; 1 an error, or a check that did not hold; 2 a wrong command line.
 
@@ -12,6 +12,7 @@ mod commands;
 mod debug_files;
 mod errors;
 mod front_ends;
+mod function_order;
 mod input;
 mod installed;
 mod options;

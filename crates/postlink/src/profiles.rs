@@ -6,6 +6,7 @@
 //! | addresses | | as they are | aggregated | aggregated, then by blocks |
 //! | names | | | as they are | by blocks |
 //! | blocks | | | by names | as they are |
+//! | source lines | | by debug information or probes | likewise, aggregated | likewise |
 //!
 //! Everything but the diagonal takes the binary.
 
@@ -15,12 +16,16 @@ use anyhow::{Context, Result, anyhow, bail};
 use postlink_aggregate::{self as aggregate, Binary, yaml};
 use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
+use postlink_profgen::dwarf::Lines;
+use postlink_profgen::dwarf::split::Files;
+use postlink_profgen::{sample, spread};
+use postlink_profile::address::{AddressProfile, Collector, Module, ModuleId, Place};
 use postlink_profile::any::{self, Any, Model};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::preaggregated::{self, Dialect};
 use postlink_profile::samples::Options;
 use postlink_profile::symbolic::SymbolicProfile;
-use postlink_profile::{Weighted, bolt_yaml, fdata, plprof};
+use postlink_profile::{Source, Weighted, bolt_yaml, fdata, plprof};
 use postlink_rewrite::{
     BoltBlocks, Cfg, CfgScratch, NonlocalExits, Program, build_cfg, export, hashes,
 };
@@ -120,7 +125,12 @@ pub fn read_of(
         bail!(Usage("no profile".into()));
     };
     let mixed = models.iter().any(|model| *model != first);
-    let model = wanted.unwrap_or(if mixed { Model::Symbols } else { first });
+    let model = wanted.unwrap_or(match (mixed, first) {
+        (true, _) => Model::Symbols,
+        // A sample profile is of no use as it is.
+        (false, Model::Lines) => Model::Addresses,
+        (false, first) => first,
+    });
     if !mixed && model == first {
         return merged(ui, inputs, model, reading);
     }
@@ -160,6 +170,9 @@ pub fn read_of(
         let name = opened.path.as_os_str().as_encoded_bytes();
         return Ok(Any::Blocks(export::yaml(opened.elf, &*profile, name)?));
     }
+    if model == Model::Addresses && !mixed && first == Model::Lines {
+        return Ok(Any::Addresses(of_lines(inputs, &opened)?));
+    }
     if !matches!(model, Model::Symbols | Model::Blocks) {
         bail!(
             "{}: {first} cannot become {model}",
@@ -178,7 +191,10 @@ pub fn read_of(
             .map(|(input, _)| input.clone())
             .collect();
         let name = group.first().map(|g| g.path.clone()).unwrap_or_default();
-        let part = merged(ui, &group, kind, reading)?;
+        let part = match kind {
+            Model::Lines => Any::Addresses(of_lines(&group, &opened)?),
+            _ => merged(ui, &group, kind, reading)?,
+        };
         let symbols = symbolic(ui, part, &opened, reading)
             .with_context(|| format!("with the profile {}", name.display()))?;
         total = Some(match total {
@@ -207,6 +223,35 @@ pub fn read_of(
         ));
     }
     Ok(Any::Blocks(yaml))
+}
+
+/// Samples of instructions, as often as sample profiles say that their source lines ran, added up.
+fn of_lines(inputs: &[Weighted], opened: &Opened<'_>) -> Result<AddressProfile> {
+    let elf = opened.elf;
+    let files = Files::open(elf, opened.path, None)?;
+    let lines = Lines::load_split(elf, &files)?;
+    let mut sum = Collector::default();
+    // Weighed by instructions, as counts of them are.
+    sum.events.insert(b"instructions".to_vec());
+    for input in inputs {
+        let named = || format!("{} with {}", input.path.display(), opened.path.display());
+        let source = Source::open(&input.path)?;
+        let profile = sample::read(&source).with_context(|| input.path.display().to_string())?;
+        let counts = spread(elf, &lines, &profile).with_context(named)?;
+        if counts.is_empty() {
+            bail!("{}: no instruction is of a line of the profile", named());
+        }
+        for (address, count) in counts {
+            let place = Place {
+                module: ModuleId(0),
+                address,
+            };
+            let count = count.saturating_mul(input.weight);
+            sum.sample(place, count);
+            sum.statistics.samples = sum.statistics.samples.saturating_add(count);
+        }
+    }
+    Ok(sum.finish(&[Module::default()]))
 }
 
 /// Adds up files of one model.

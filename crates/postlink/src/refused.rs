@@ -210,6 +210,7 @@ mod tests {
             unreached: vec![],
             entry: None,
             falls_back: vec![],
+            tables: Vec::new(),
         });
         let (function, reason) = certificate.failures().next().expect("a failure");
         let reverted = [Refused::new(function, reason)];

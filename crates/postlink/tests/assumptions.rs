@@ -46,7 +46,7 @@ impl Attack<'_> {
         let plain = folder.run(&app, &[]);
         let arguments = ["instrument", "app", "-o", "counting"];
         folder.postlink(&[&arguments[..], self.both, self.instrument].concat());
-        let mut counting = folder.command(&folder.path("counting"), &[]);
+        let mut counting = folder.command(folder.path("counting"), &[]);
         // It may crash: what it counts is not needed then.
         let counted = counting
             .env("POSTLINK_PROFILE", folder.path("run.plraw"))
@@ -59,7 +59,7 @@ impl Attack<'_> {
         };
         let arguments = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
         folder.postlink(&[&arguments[..], self.both, options].concat());
-        let optimised = folder.start(&folder.path("opt"), &[]);
+        let optimised = folder.start(folder.path("opt"), &[]);
         assert_ne!(
             String::from_utf8_lossy(&optimised.stdout),
             plain,
@@ -439,4 +439,54 @@ fn every_assumption_has_a_test_that_the_documentation_names() {
         }
     }
     assert_eq!(listed, postlink_verify::assumption_ids());
+}
+
+/// The base of a table is in `rbx`, which a function that is called changes: in the old code the table that it then
+/// reads holds the same distances, in the new code what is there is another.
+const A5: &str = r#"
+#include <stdio.h>
+int run(int op, int x);
+__asm__(".text\n.skip 512,0xcc\n"
+ ".p2align 4\n.globl changes\n.type changes,@function\nchanges:\n.cfi_startproc\n lea .Lother(%rip),%rbx\n ret\n.cfi_endproc\n.size changes,.-changes\n"
+ ".p2align 4\n.globl run\n.type run,@function\nrun:\n.cfi_startproc\n push %rbx\n.cfi_adjust_cfa_offset 8\n lea .Ltable(%rip),%rbx\n lea .Ltable(%rip),%rcx\n push %rcx\n.cfi_adjust_cfa_offset 8\n sub $8,%rsp\n.cfi_adjust_cfa_offset 8\n call changes\n add $8,%rsp\n.cfi_adjust_cfa_offset -8\n pop %rcx\n.cfi_adjust_cfa_offset -8\n lea .Ltable(%rip),%rcx\n"
+ " cmp $2,%edi\n ja 9f\n mov %edi,%edi\n movslq (%rbx,%rdi,4),%rax\n add %rcx,%rax\n jmp *%rax\n"
+ "0: mov $1,%eax\n jmp 8f\n1: mov $2,%eax\n jmp 8f\n2: mov $3,%eax\n jmp 8f\n9: xor %eax,%eax\n8: pop %rbx\n.cfi_adjust_cfa_offset -8\n ret\n.cfi_endproc\n.size run,.-run\n"
+ ".section .rodata\n.p2align 2\n.Ltable: .long 0b-.Ltable,1b-.Ltable,2b-.Ltable\n.Lother: .long 2b-.Ltable,1b-.Ltable,0b-.Ltable\n.text\n");
+__attribute__((noinline)) int drive(int n) { int s = 0; for (int i = 0; i < 30 * n; i++) s = s * 3 % 1000 + run(i % 4, i); printf("%d\n", s); return 0; }
+int main(int argc, char **argv) { return drive(argc); }
+"#;
+
+const NO_RELOCATIONS: &[&str] = &["--relocations", "none"];
+
+#[test]
+fn a_call_changes_the_register_with_the_base_of_a_table() {
+    Attack {
+        both: NO_RELOCATIONS,
+        optimize: None,
+        ..Attack::of("A5", A5)
+    }
+    .succeeds();
+}
+
+/// What is in `rax` after the jump is an argument of a function, which prints how far it is from the table.
+const A6: &str = r#"
+#include <stdio.h>
+long run(int op, int x);
+long far(void);
+__asm__(".text\n.skip 512,0xcc\n"
+ ".p2align 4\n.globl far\n.type far,@function\nfar:\n.cfi_startproc\n lea .Lt(%rip),%rcx\n sub %rcx,%rax\n ret\n.cfi_endproc\n.size far,.-far\n"
+ ".p2align 4\n.globl run\n.type run,@function\nrun:\n.cfi_startproc\n cmp $2,%edi\n ja 9f\n lea .Lt(%rip),%rdx\n mov %edi,%edi\n movslq (%rdx,%rdi,4),%rax\n add %rdx,%rax\n jmp *%rax\n"
+ "0: call far\n ret\n1: call far\n ret\n2: call far\n ret\n9: xor %eax,%eax\n ret\n.cfi_endproc\n.size run,.-run\n"
+ ".section .rodata\n.p2align 2\n.Lt: .long 0b-.Lt,1b-.Lt,2b-.Lt\n.text\n");
+__attribute__((noinline)) int drive(int n) { long s = 0; for (int i = 0; i < 30 * n; i++) s += run(i % 4, i); printf("%ld\n", s); return 0; }
+int main(int argc, char **argv) { return drive(argc); }
+"#;
+
+#[test]
+fn the_target_of_a_jump_through_an_own_table_is_read_behind_a_call() {
+    Attack {
+        both: NO_RELOCATIONS,
+        ..Attack::of("A6", A6)
+    }
+    .succeeds();
 }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 mod support;
-use support::{done, is_installed};
+use support::folder::Folder;
+use support::is_installed;
 
 /// No line but one has code that is entered from several places, so that all tools mean the same by its count.
 const SOURCE: &str = r#"#include <stdio.h>
@@ -54,46 +55,13 @@ int main(int argc, char **argv) {
 "#;
 
 /// `app`, which is not optimised by its compiler, and its profile.
-struct Made {
-    dir: tempfile::TempDir,
-}
-
-impl Made {
-    fn new() -> Made {
-        let made = Made {
-            dir: tempfile::tempdir().expect("a temporary directory"),
-        };
+impl Folder {
+    fn made() -> Folder {
+        let made = Folder::new();
         fs::write(made.path("app.c"), SOURCE).expect("the folder is ours");
         made.run("gcc", &["-g", "-O0", "-Wl,-q", "app.c", "-o", "app"]);
-        made.postlink(&[
-            "instrument",
-            "app",
-            "-o",
-            "app.inst",
-            "--profile",
-            "run.plraw",
-        ]);
-        made.run("./app.inst", &[]);
+        made.count_run("app", "run.plraw", &[]);
         made
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
-        let output = done(
-            Command::new(program)
-                .args(arguments)
-                .current_dir(self.dir.path())
-                .env_remove("POSTLINK_PROFILE")
-                .env("NO_COLOR", "1"),
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn postlink(&self, arguments: &[&str]) -> String {
-        self.run(env!("CARGO_BIN_EXE_postlink"), arguments)
     }
 
     fn export(&self, format: &str, file: &str, options: &[&str]) {
@@ -108,20 +76,6 @@ impl Made {
             file,
         ];
         self.postlink(&[&arguments[..], options].concat());
-    }
-
-    fn refused(&self, arguments: &[&str]) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_postlink"))
-            .args(arguments)
-            .current_dir(self.dir.path())
-            .output()
-            .expect("postlink is there");
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).expect("it was written")
     }
 }
 
@@ -149,9 +103,9 @@ fn lines(tracefile: &str) -> BTreeMap<u32, u64> {
 
 #[test]
 fn lines_and_functions_ran_as_often_as_gcov_says() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("lcov", "app.info", &[]);
-    let ours = lines(&made.read("app.info"));
+    let ours = lines(&made.text("app.info"));
     made.run("gcc", &["-O0", "--coverage", "app.c", "-o", "cov"]);
     made.run("./cov", &[]);
     let said = made.run("gcov", &["--stdout", "cov-app.gcda"]);
@@ -184,7 +138,7 @@ fn lines_and_functions_ran_as_often_as_gcov_says() {
     for line in gcov.keys().filter(|line| !ours.contains_key(line)) {
         assert!(text[*line as usize - 1].ends_with(':'), "line {line}");
     }
-    let info = made.read("app.info");
+    let info = made.text("app.info");
     for function in [
         "FN:26,main",
         "FNDA:1,main",
@@ -200,11 +154,11 @@ fn lines_and_functions_ran_as_often_as_gcov_says() {
 
 #[test]
 fn branches_went_where_gcov_says() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("lcov", "app.info", &[]);
     // By line: how often ways of branches were gone, in any order.
     let mut ours: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for line in made.read("app.info").lines() {
+    for line in made.text("app.info").lines() {
         if let Some(branch) = line.strip_prefix("BRDA:") {
             let fields: Vec<&str> = branch.split(',').collect();
             let count = if fields[3] == "-" { "0" } else { fields[3] };
@@ -247,9 +201,9 @@ fn lines_ran_as_often_as_llvm_cov_says() {
     if !tools.iter().all(|tool| is_installed(tool)) {
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     made.export("lcov", "app.info", &[]);
-    let ours = lines(&made.read("app.info"));
+    let ours = lines(&made.text("app.info"));
     let flags = [
         "-O0",
         "-fprofile-instr-generate=cov.raw",
@@ -283,10 +237,10 @@ fn lines_ran_as_often_as_llvm_cov_says() {
 
 #[test]
 fn cobertura_is_well_formed_and_has_the_same_lines() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("lcov", "app.info", &[]);
     made.export("cobertura", "app.xml", &[]);
-    let xml = made.read("app.xml");
+    let xml = made.text("app.xml");
     let body = xml.split("</methods>").nth(1).expect("a class");
     let mut found = BTreeMap::new();
     for line in body.lines().filter(|line| line.starts_with("<line ")) {
@@ -302,7 +256,7 @@ fn cobertura_is_well_formed_and_has_the_same_lines() {
         };
         found.insert(value("number") as u32, value("hits"));
     }
-    assert_eq!(found, lines(&made.read("app.info")));
+    assert_eq!(found, lines(&made.text("app.info")));
     assert!(
         xml.contains("condition-coverage=\"75% (3/4)\"") || xml.contains("(4/4)"),
         "{xml}"
@@ -320,12 +274,12 @@ fn genhtml_reads_the_tracefile() {
     if !is_installed("genhtml") {
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     made.export("lcov", "app.info", &[]);
     let said = made.run("genhtml", &["--branch-coverage", "-o", "html", "app.info"]);
     assert!(made.path("html/index.html").exists());
     // What it has read of the file is what is in it.
-    let lines = lines(&made.read("app.info"));
+    let lines = lines(&made.text("app.info"));
     let ran = lines.values().filter(|count| **count > 0).count();
     assert!(ran > 10 && ran < lines.len(), "{lines:?}");
     let part = format!("({ran} of {} lines)", lines.len());
@@ -333,7 +287,7 @@ fn genhtml_reads_the_tracefile() {
 }
 
 /// What was executed in each function, as the report's data has it.
-fn own(made: &Made) -> BTreeMap<String, u64> {
+fn own(made: &Folder) -> BTreeMap<String, u64> {
     made.postlink(&[
         "report",
         "app",
@@ -343,7 +297,7 @@ fn own(made: &Made) -> BTreeMap<String, u64> {
         "-o",
         "report.json",
     ]);
-    let report: serde_json::Value = serde_json::from_str(&made.read("report.json")).expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&made.text("report.json")).expect("JSON");
     let column = |name: &str| report["ran"][name].as_array().expect("a column").clone();
     let instructions = column("instructions")
         .into_iter()
@@ -359,9 +313,9 @@ fn own(made: &Made) -> BTreeMap<String, u64> {
 
 #[test]
 fn folded_stacks_add_up_to_what_each_function_executed() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("folded", "app.folded", &[]);
-    let text = made.read("app.folded");
+    let text = made.text("app.folded");
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for line in text.lines() {
         let (stack, count) = line.rsplit_once(' ').expect("a count");
@@ -379,11 +333,11 @@ fn folded_stacks_add_up_to_what_each_function_executed() {
 
 #[test]
 fn inferno_reads_folded_stacks() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("folded", "app.folded", &[]);
     let mut options = inferno::flamegraph::Options::default();
     options.count_name = "instructions".to_owned();
-    let file = made.dir.path().join("app.folded");
+    let file = made.dir().join("app.folded");
     let mut svg = vec![];
     inferno::flamegraph::from_files(&mut options, &[file], &mut svg).expect("it is read");
     let svg = String::from_utf8(svg).expect("text");
@@ -400,9 +354,9 @@ fn inferno_reads_folded_stacks() {
 
 #[test]
 fn speedscope_has_the_same_stacks_in_its_shape() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("speedscope", "app.json", &[]);
-    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    let file: serde_json::Value = serde_json::from_str(&made.text("app.json")).expect("JSON");
     assert_eq!(
         file["$schema"],
         "https://www.speedscope.app/file-format-schema.json"
@@ -436,9 +390,9 @@ fn callgrind_annotate_reads_what_each_function_executed() {
     if !is_installed("callgrind_annotate") {
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     made.export("callgrind", "callgrind.out", &[]);
-    assert!(made.read("callgrind.out").contains("calls=30 "));
+    assert!(made.text("callgrind.out").contains("calls=30 "));
     let number = |text: &str| text.replace(',', "").parse::<u64>().ok();
     let found = |options: &[&str]| -> BTreeMap<String, u64> {
         let said = made.run(
@@ -471,7 +425,7 @@ fn pprof_reads_what_each_function_executed() {
     if !is_installed("go") {
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     made.export("pprof", "app.pb.gz", &[]);
     let top = |options: &[&str]| {
         made.run(
@@ -522,9 +476,9 @@ fn pprof_reads_what_each_function_executed() {
 
 #[test]
 fn firefox_has_the_same_stacks_in_its_tables() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("firefox", "app.json", &[]);
-    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    let file: serde_json::Value = serde_json::from_str(&made.text("app.json")).expect("JSON");
     assert!(file["meta"]["preprocessedProfileVersion"].as_u64() > Some(40));
     let thread = &file["threads"][0];
     let number = |value: &serde_json::Value| value.as_u64().expect("a number") as usize;
@@ -553,9 +507,9 @@ fn firefox_has_the_same_stacks_in_its_tables() {
 
 #[test]
 fn a_flame_graph_is_well_formed_and_has_every_function_that_ran() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("svg", "app.svg", &[]);
-    let svg = made.read("app.svg");
+    let svg = made.text("app.svg");
     let own = own(&made);
     let all: u64 = own.values().sum();
     let grouped = |n: u64| {
@@ -588,12 +542,12 @@ fn a_flame_graph_is_well_formed_and_has_every_function_that_ran() {
         );
     }
     made.export("svg", "again.svg", &[]);
-    assert_eq!(svg, made.read("again.svg"), "colours by chance");
+    assert_eq!(svg, made.text("again.svg"), "colours by chance");
 }
 
 #[test]
 fn drcov_has_each_block_that_ran() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("drcov", "app.drcov", &[]);
     let file = fs::read(made.path("app.drcov")).expect("it was written");
     let marker = b" bbs\n";
@@ -642,9 +596,9 @@ fn drcov_has_each_block_that_ran() {
 
 #[test]
 fn a_graph_is_read_by_graphviz() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("dot", "main.dot", &["--function", "main"]);
-    let dot = made.read("main.dot");
+    let dot = made.text("main.dot");
     assert!(
         dot.starts_with("digraph \"main\" {") && dot.contains(" -> "),
         "{dot}"
@@ -672,7 +626,7 @@ fn a_graph_is_read_by_graphviz() {
 
 #[test]
 fn without_debug_information_coverage_says_what_is_missing() {
-    let made = Made::new();
+    let made = Folder::made();
     made.run("gcc", &["-O0", "-Wl,-q", "app.c", "-o", "app"]);
     made.postlink(&[
         "instrument",
@@ -710,11 +664,11 @@ fn format(name: &str) -> String {
 }
 
 /// Whether xmllint finds that the file has the elements and attributes that Cobertura's have.
-fn is_coberturas(made: &Made, file: &str) -> bool {
+fn is_coberturas(made: &Folder, file: &str) -> bool {
     let output = Command::new("xmllint")
         .args(["--noout", "--nonet", "--dtdvalid", &format("cobertura.dtd")])
         .arg(file)
-        .current_dir(made.dir.path())
+        .current_dir(made.dir())
         .output()
         .expect("xmllint is there");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -729,10 +683,10 @@ fn cobertura_is_valid_by_its_document_type() {
         eprintln!("SKIPPED: xmllint is not installed (Debian package libxml2-utils)");
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     made.export("cobertura", "app.xml", &[]);
     assert!(is_coberturas(&made, "app.xml"));
-    let xml = made.read("app.xml");
+    let xml = made.text("app.xml");
     for (part, other) in [(" hits=\"", " times=\""), ("methods>", "functions>")] {
         let broken = xml.replace(part, other);
         assert_ne!(broken, xml);
@@ -743,7 +697,7 @@ fn cobertura_is_valid_by_its_document_type() {
 
 /// What Python's jsonschema finds wrong in a file, a line each: path and message. `without` is a path of a member that
 /// is left out first, so that a test shows that its schema can fail.
-fn schema_errors(made: &Made, file: &str, schema: &str, without: &[&str]) -> String {
+fn schema_errors(made: &Folder, file: &str, schema: &str, without: &[&str]) -> String {
     let check = "import json, sys, jsonschema\n\
         file, schema = (json.load(open(path)) for path in sys.argv[1:3])\n\
         at, path = file, sys.argv[3:]\n\
@@ -775,7 +729,7 @@ fn speedscope_and_firefox_files_are_valid_by_the_schemas_of_their_formats() {
     if !has_jsonschema() {
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     for (to, schema, needed) in [
         (
             "speedscope",
@@ -810,9 +764,9 @@ fn speedscope_and_firefox_files_are_valid_by_the_schemas_of_their_formats() {
 /// table that they are of, and a stack comes after the one that it extends.
 #[test]
 fn firefox_tables_are_whole_and_their_indexes_lie_in_them() {
-    let made = Made::new();
+    let made = Folder::made();
     made.export("firefox", "app.json", &[]);
-    let file: serde_json::Value = serde_json::from_str(&made.read("app.json")).expect("JSON");
+    let file: serde_json::Value = serde_json::from_str(&made.text("app.json")).expect("JSON");
     let thread = file["threads"][0].as_object().expect("a thread");
     let length = |name: &str| match &thread[name] {
         serde_json::Value::Array(strings) => strings.len() as u64,
@@ -882,7 +836,7 @@ fn drcov_is_read_back_by_a_reader_that_knows_its_columns_by_name() {
         eprintln!("SKIPPED: python3 is not installed (Debian package python3)");
         return;
     }
-    let made = Made::new();
+    let made = Folder::made();
     made.export("drcov", "app.drcov", &[]);
     let read = made.run("python3", &["-c", DRCOV_READER, "app.drcov"]);
     let (path, blocks) = read.split_once('\n').expect("a path");
@@ -897,7 +851,7 @@ fn drcov_is_read_back_by_a_reader_that_knows_its_columns_by_name() {
     let arguments = ["-e", "app"].into_iter().map(str::to_owned);
     let arguments: Vec<String> = arguments.chain(addresses).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let counts = lines(&made.read("app.info"));
+    let counts = lines(&made.text("app.info"));
     let mut found = BTreeSet::new();
     for place in made.run("addr2line", &words).lines() {
         let line = place.rsplit(':').next().unwrap_or_default();

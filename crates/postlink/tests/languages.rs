@@ -323,13 +323,6 @@ fn check(language: &Language, dir: &Path) -> Result<(), String> {
             let (input, output) = (read(&program)?, read(&counting)?);
             let faults = Faults::new(&input, &output)?;
             found(&faults, language.faults_at_entries, &input)?;
-            // Not because there is one more stub.
-            let harmless = (0..12).filter_map(|seed| faults.harmless_stub(seed));
-            let verify = |m: &[u8]| postlink_verify::verify(&input, m, &Options::default());
-            let mut harmless = harmless.map(|m| verify(&m.image));
-            if !harmless.any(|report| report.is_ok_and(|report| report.is_proved())) {
-                return Err("no further stub is proved".into());
-            }
         }
     }
     for (number, preset) in PRESETS.into_iter().enumerate() {

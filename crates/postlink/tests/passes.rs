@@ -451,7 +451,7 @@ int main(void) {
     let folder = Folder::new();
     folder.compile("app", PROGRAM, &["-fpie", "-pie", "-Wl,-q,--build-id=none"]);
     folder.postlink(&["instrument", "app", "-o", "counting"]);
-    let mut counting = folder.command(&folder.path("counting"), &[]);
+    let mut counting = folder.command(folder.path("counting"), &[]);
     done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
     let options = [
         "optimize",

@@ -31,7 +31,7 @@ impl Folder {
     fn count(&self, name: &str) {
         let (inst, profile) = (format!("{name}.inst"), format!("{name}.plraw"));
         self.postlink(&["instrument", name, "-o", &inst, "--profile", &profile]);
-        self.run(&self.path(&inst), &[]);
+        self.run(self.path(&inst), &[]);
     }
 
     /// Optimises by a profile: what `--json` says. The result must be proved and print what the original prints.
@@ -48,8 +48,8 @@ impl Folder {
         ];
         arguments.extend(more);
         let account: Value = serde_json::from_str(&self.postlink(&arguments)).expect("JSON");
-        let plain = self.run(&self.path(name), &[]);
-        assert_eq!(self.run(&self.path("out"), &[]), plain, "{profile}");
+        let plain = self.run(self.path(name), &[]);
+        assert_eq!(self.run(self.path("out"), &[]), plain, "{profile}");
         assert_eq!(account["reverted"], Value::Array(vec![]), "{profile}");
         assert!(account["proved"].as_u64() > Some(0), "{profile}: {account}");
         account
@@ -348,7 +348,7 @@ fn profiles_that_llvm_bolt_counted_and_wrote_are_taken() {
         &bolt,
         &["app", "-instrument", "-o", "app.bolted", &counters],
     );
-    folder.run(&folder.path("app.bolted"), &[]);
+    folder.run(folder.path("app.bolted"), &[]);
     folder.run(
         &bolt,
         &[
@@ -443,7 +443,7 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
     let folder = Folder::new();
     folder.build("app", &program(1));
     folder.count("app");
-    let plain = folder.run(&folder.path("app"), &[]);
+    let plain = folder.run(folder.path("app"), &[]);
     let whole = folder.optimize("app", "app.plraw", &[]);
     let optimize = ["optimize", "app", "-p", "app.plraw"];
     let instrument = ["instrument", "app", "--mode", "edges"];
@@ -460,7 +460,7 @@ fn a_function_that_is_refused_stays_and_the_rest_is_proved() {
         let why = "f5 runs where it is in the input, since the checker refused its new code: refused for a test (old 0x";
         assert!(said.contains(why), "{said}");
         assert!(said.contains("please report this"), "{said}");
-        assert_eq!(folder.run(&folder.path("out"), &[]), plain);
+        assert_eq!(folder.run(folder.path("out"), &[]), plain);
         let proved = folder.postlink(&["verify", "app", "out", "--json"]);
         let proved: Value = serde_json::from_str(&proved).expect("JSON");
         let moved = proved["functions"].as_array().expect("a list");
@@ -638,13 +638,13 @@ fn llvm_bolts_command_line_does_llvm_bolts_work() {
     folder.build("app", &program(1));
     let link = folder.path("llvm-bolt");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_postlink"), &link).expect("the folder is ours");
-    let plain = folder.run(&folder.path("app"), &[]);
+    let plain = folder.run(folder.path("app"), &[]);
     let counters = format!(
         "-instrumentation-file={}",
         folder.path("prof.fdata").display()
     );
     folder.run(&link, &["app", "-instrument", "-o", "app.inst", &counters]);
-    assert_eq!(folder.run(&folder.path("app.inst"), &[]), plain);
+    assert_eq!(folder.run(folder.path("app.inst"), &[]), plain);
     let said = folder.run(
         &link,
         &[
@@ -664,7 +664,7 @@ fn llvm_bolts_command_line_does_llvm_bolts_work() {
         said.contains("have non-empty execution profile") && said.contains(" : taken branches (-"),
         "{said}"
     );
-    assert_eq!(folder.run(&folder.path("app.bolt"), &[]), plain);
+    assert_eq!(folder.run(folder.path("app.bolt"), &[]), plain);
     // Nothing that the command line does not name.
     let said = folder.run(
         &link,
@@ -695,7 +695,7 @@ fn llvm_bolts_command_line_without_a_profile_does_what_its_options_ask() {
     folder.build("app", &program(1));
     let link = folder.path("llvm-bolt");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_postlink"), &link).expect("the folder is ours");
-    let plain = folder.run(&folder.path("app"), &[]);
+    let plain = folder.run(folder.path("app"), &[]);
     let bytes = |name: &str| fs::read(folder.path(name)).expect("written before");
 
     // Options that go by counts change nothing.
@@ -715,7 +715,7 @@ fn llvm_bolts_command_line_without_a_profile_does_what_its_options_ask() {
         "{said}"
     );
     assert!(bytes("copy") == bytes("app"), "the file is as it was");
-    assert_eq!(folder.run(&folder.path("copy"), &[]), plain);
+    assert_eq!(folder.run(folder.path("copy"), &[]), plain);
 
     // An order does not; names that nothing has are told.
     fs::write(folder.path("order"), "f3\nmain\nnobody\nf1\n").expect("the folder is ours");
@@ -736,7 +736,7 @@ fn llvm_bolts_command_line_without_a_profile_does_what_its_options_ask() {
             && said.contains("BOLT-INFO: proved: 3 moved functions"),
         "{said}"
     );
-    assert_eq!(folder.run(&folder.path("ordered"), &[]), plain);
+    assert_eq!(folder.run(folder.path("ordered"), &[]), plain);
     let places = folder.postlink(&["verify", "app", "ordered", "--json"]);
     assert!(places.contains("\"proved\""), "{places}");
 
@@ -746,7 +746,7 @@ fn llvm_bolts_command_line_without_a_profile_does_what_its_options_ask() {
         said.contains("BOLT-INFO: --plt: ") || said.contains("BOLT-INFO: -plt: "),
         "{said}"
     );
-    assert_eq!(folder.run(&folder.path("direct"), &[]), plain);
+    assert_eq!(folder.run(folder.path("direct"), &[]), plain);
 
     // A profile that is not there cannot be saved.
     let output = folder.start(&link, &["app", "-o", "x", "-w", "y.yaml"]);
@@ -763,7 +763,7 @@ fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
     let folder = Folder::new();
     folder.build("app", &program(1));
     folder.count("app");
-    let plain = folder.run(&folder.path("app"), &[]);
+    let plain = folder.run(folder.path("app"), &[]);
     let postlink = Path::new(env!("CARGO_BIN_EXE_postlink"));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
@@ -799,7 +799,7 @@ fn damaged_profiles_are_fitted_or_refused_and_never_a_panic() {
             match output.status.code() {
                 Some(0) => {
                     fitted += 1;
-                    assert_eq!(folder.run(&folder.path("out"), &[]), plain, "{message}");
+                    assert_eq!(folder.run(folder.path("out"), &[]), plain, "{message}");
                 }
                 Some(1) => assert!(message.contains("error: "), "{message}"),
                 code => panic!("{format}, round {round}: exit code {code:?}: {message}"),

@@ -99,7 +99,7 @@ fn the_recipe_of_cpython_gives_a_proved_program() {
         "app.bolt_inst",
     ]);
     for _ in 0..2 {
-        assert_eq!(folder.run(&folder.path("app.bolt_inst"), &[]), plain);
+        assert_eq!(folder.run(folder.path("app.bolt_inst"), &[]), plain);
     }
     // As the Makefile does: merge-fdata app.*.fdata > app.fdata
     let profiles: Vec<_> = std::fs::read_dir(folder.dir())
@@ -119,7 +119,7 @@ fn the_recipe_of_cpython_gives_a_proved_program() {
     let said = bolt(&arguments);
     assert!(said.contains("BOLT-INFO: proved: "), "{said}");
     assert!(said.contains("executed forward branches"), "{said}");
-    assert_eq!(folder.run(&folder.path("app.out"), &[]), plain);
+    assert_eq!(folder.run(folder.path("app.out"), &[]), plain);
     let read = |name: &str| std::fs::read(folder.path(name)).expect("it was written");
     let (input, output) = (read("app"), read("app.out"));
     assert_eq!(address(&input, "evaluate"), address(&output, "evaluate"));

@@ -23,7 +23,7 @@ fn counted() -> Folder {
     let folder = Folder::new();
     folder.compile("app", SOURCE, &["-Wl,-q"]);
     folder.postlink(&["instrument", "app", "-o", "inst", "--profile", "run.plraw"]);
-    folder.run(&folder.path("inst"), &[]);
+    folder.run(folder.path("inst"), &[]);
     folder
 }
 

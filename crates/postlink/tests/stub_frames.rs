@@ -4,6 +4,7 @@ mod support;
 
 use postlink_elf::elf::Elf;
 use postlink_elf::raw::PT_GNU_EH_FRAME;
+use postlink_verify::mutate::{Faults, Kind, Mutant};
 use support::folder::Folder;
 use support::is_installed;
 
@@ -84,7 +85,7 @@ fn counters_in_stubs_have_the_first_row_of_their_function() {
         folder.compile("app", FRAME_AT_ENTRY, &flags);
         folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
         folder.postlink(&["verify", "app", "counting"]);
-        assert_eq!(folder.run(&folder.path("counting"), &[]), "7\n", "{mode}");
+        assert_eq!(folder.run(folder.path("counting"), &[]), "7\n", "{mode}");
     }
 }
 
@@ -117,8 +118,56 @@ fn an_unknown_personality_routine_keeps_instructions_where_they_are() {
         folder.compile("app", UNKNOWN_ROUTINE, &flags);
         folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
         folder.postlink(&["verify", "app", "counting"]);
-        assert_eq!(folder.run(&folder.path("counting"), &[]), "8\n", "{mode}");
+        assert_eq!(folder.run(folder.path("counting"), &[]), "8\n", "{mode}");
     }
+}
+
+/// Ada's routine is asked about any instruction. `caught` begins with one that has a landing pad, `passed` with the
+/// same one without. Neither has a jump to a stub, since all that leads there is known. The last function has no
+/// exception table, so exceptions pass through stubs.
+const FAULTS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((noinline)) int __gnat_personality_v0(void) { abort(); }
+int loaded = 6;
+__asm__(".text\n.p2align 4\n.globl caught\n.type caught,@function\ncaught:\n.cfi_startproc\n.cfi_personality 0x9b,DW.ref.__gnat_personality_v0\n.cfi_lsda 0x1b,0f\n mov (%rdi),%eax\n add $1,%eax\n ret\n mov $0,%eax\n ret\n.cfi_endproc\n.size caught,.-caught\n"
+ ".globl passed\n.type passed,@function\npassed:\n.cfi_startproc\n.cfi_personality 0x9b,DW.ref.__gnat_personality_v0\n.cfi_lsda 0x1b,1f\n mov (%rdi),%eax\n add $1,%eax\n ret\n.cfi_endproc\n.size passed,.-passed\n"
+ ".globl last\n.type last,@function\nlast:\n.cfi_startproc\n mov $7,%eax\n ret\n.cfi_endproc\n.size last,.-last\n"
+ ".section .gcc_except_table,\"a\",@progbits\n0: .byte 255,255,1,4,0,2,6,0\n1: .byte 255,255,1,4,0,6,0,0\n.data\n.p2align 3\n.type DW.ref.__gnat_personality_v0,@object\n.size DW.ref.__gnat_personality_v0,8\nDW.ref.__gnat_personality_v0: .quad __gnat_personality_v0\n.text\n");
+int caught(int *), passed(int *), last(void);
+int main(void) { printf("%d\n", caught(&loaded) + passed(&loaded) + last()); return 0; }
+"#;
+
+#[test]
+fn a_stub_is_refused_for_its_landing_pad_alone() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let folder = Folder::new();
+    let flags = ["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
+    let app = folder.compile("app", FAULTS, &flags);
+    folder.postlink(&[
+        "instrument",
+        "app",
+        "-o",
+        "counting",
+        "--mode",
+        "function-coverage",
+    ]);
+    let input = std::fs::read(app).expect("it was made");
+    let output = std::fs::read(folder.path("counting")).expect("it was made");
+    let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{what}"));
+    let verified = |mutant: &Mutant| {
+        let options = postlink_verify::Options::default();
+        let report = postlink_verify::verify(&input, &mutant.image, &options).expect("it is read");
+        report.is_proved()
+    };
+    let right = faults.harmless_stub(0).expect("`passed` gets a stub");
+    assert!(verified(&right), "{}", right.what);
+    let wrong = faults
+        .inject(Kind::StubWithoutLandingPad, 0)
+        .expect("`caught` gets a stub");
+    assert!(!verified(&wrong), "{}", wrong.what);
 }
 
 /// Of the last entry of the search table: where in the file the FDE and the word that leads to it are; the FDE's size.

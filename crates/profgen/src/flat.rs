@@ -43,7 +43,8 @@ fn filled(program: &Program<'_>, counters: &Counters, fill_all: bool) -> Counter
     all
 }
 
-fn location(frame: &Frame<'_>, flow_sensitive: bool) -> Location {
+/// Where in its function a frame is.
+pub(crate) fn location(frame: &Frame<'_>, flow_sensitive: bool) -> Location {
     Location {
         offset: frame.line_offset,
         discriminator: frame.discriminator.base(flow_sensitive),
@@ -128,7 +129,7 @@ pub fn by_lines(
 }
 
 /// A probe's functions, outermost first, each with the call probe through which the next was inlined.
-fn path<'d>(loaded: &Loaded<'d>, probe: &Probe) -> Vec<(crate::guid::Guid, u32)> {
+pub(crate) fn path<'d>(loaded: &Loaded<'d>, probe: &Probe) -> Vec<(crate::guid::Guid, u32)> {
     let mut path = loaded.probes.context(probe.node);
     // An unknown call site makes what is outside of it unknown.
     if let Some(at) = path.iter().rposition(|step| step.1 == 0) {

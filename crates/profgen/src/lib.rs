@@ -23,8 +23,9 @@
 //! | [`pe`] | Windows programs |
 //! | [`probe`] | pseudo probes: which block or call of which source function is at an address |
 //! | [`program`] | where instructions and functions are |
-//! | [`sample`] | sample profiles: model, text, binary form |
+//! | [`sample`] | sample profiles: model, text, binary forms |
 //! | [`script`] | samples as text |
+//! | [`spread`] | from a sample profile back to code: how often each instruction ran |
 //! | [`stack`] | a sample: branch stack and call chain |
 //! | [`tally`] | samples added up: branch stacks and call chains to counters |
 //! | `testing` (feature of this name) | made-up samples for tests and measurements |
@@ -55,6 +56,7 @@ pub mod probe;
 mod program;
 pub mod sample;
 mod script;
+mod spread;
 mod stack;
 mod tally;
 #[cfg(feature = "testing")]
@@ -70,6 +72,7 @@ pub use machine::{EM_AARCH64, EM_X86_64, Machine};
 pub use postlink_elf::{ErrorKind, FormatError};
 pub use program::{EXTERNAL, Program};
 pub use script::Options as ScriptOptions;
+pub use spread::spread;
 
 /// The beginning of a line, for a message.
 fn beginning(line: &[u8]) -> String {

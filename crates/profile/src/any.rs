@@ -3,9 +3,11 @@
 //! | model | formats | what it knows |
 //! |---|---|---|
 //! | [`Profile`] | raw counters, merged counters | counters of an instrumented program |
-//! | [`AddressProfile`] | `perf.data`, text of `perf script`, pre-aggregated | branches, runs and samples by address |
+//! | [`AddressProfile`] | `perf.data`, text of `perf script`, pre-aggregated, pprof, OpenTelemetry | branches, runs and samples by address |
 //! | [`SymbolicProfile`] | fdata | branches and samples by function and offset |
 //! | [`BoltYaml`] | BOLT YAML | counts by function and block |
+//!
+//! A compiler's sample profile is recognised, too: it speaks of source lines, which only the binary leads back to code.
 //!
 //! Profiles of one model can be added up without a look at the binary; to make one model of another takes the
 //! binary and is done elsewhere.
@@ -20,6 +22,7 @@ use crate::samples::Options;
 use crate::symbolic::SymbolicProfile;
 use crate::{
     Error, Format, Profile, Weighted, fdata, perf_data, perf_script, preaggregated, progress,
+    protobuf,
 };
 
 /// A profile.
@@ -46,6 +49,8 @@ pub enum Model {
     Symbols,
     /// By blocks.
     Blocks,
+    /// By source lines: samples by address once the binary is at hand.
+    Lines,
 }
 
 impl Model {
@@ -53,9 +58,15 @@ impl Model {
     pub fn of(format: Format) -> Model {
         match format {
             Format::Raw | Format::Plprof => Model::Counters,
-            Format::PerfData | Format::PreAggregated | Format::PerfScript => Model::Addresses,
+            Format::PerfData
+            | Format::PreAggregated
+            | Format::PerfScript
+            | Format::Pprof
+            | Format::Otlp
+            | Format::Simpleperf => Model::Addresses,
             Format::Fdata => Model::Symbols,
             Format::BoltYaml => Model::Blocks,
+            Format::SampleProfile => Model::Lines,
         }
     }
 }
@@ -67,6 +78,7 @@ impl std::fmt::Display for Model {
             Model::Addresses => "samples by address",
             Model::Symbols => "counts by function and offset (fdata)",
             Model::Blocks => "counts by function and block (BOLT YAML)",
+            Model::Lines => "counts by source line (a sample profile)",
         })
     }
 }
@@ -77,12 +89,12 @@ pub fn format_of(path: &Path) -> Result<Format, Error> {
         Error::at_byte(
             path,
             0,
-            "not a profile that can be read: neither raw or merged counters, perf.data, text of perf script, fdata, BOLT YAML nor pre-aggregated",
+            "not a profile that can be read: neither raw or merged counters, perf.data, text of perf script, pprof, OpenTelemetry profiles, fdata, BOLT YAML, pre-aggregated nor a sample profile",
         )
     })
 }
 
-/// Reads samples: `perf.data`, text of `perf script`, or pre-aggregated ones.
+/// Reads samples: `perf.data`, text of `perf script`, pre-aggregated ones, pprof's or OpenTelemetry's.
 pub fn read_addresses(
     path: &Path,
     format: Format,
@@ -92,6 +104,9 @@ pub fn read_addresses(
         Format::PerfData => perf_data::read(path, options),
         Format::PerfScript => perf_script::read(path, options),
         Format::PreAggregated => preaggregated::read(path),
+        Format::Pprof => protobuf::pprof::read(path, options),
+        Format::Otlp => protobuf::otlp::read(path, options),
+        Format::Simpleperf => protobuf::simpleperf::read(path, options),
         other => {
             // An empty file passes for counters of a program that is just starting.
             let is_empty = std::fs::metadata(path).is_ok_and(|data| data.len() == 0);
@@ -103,7 +118,9 @@ pub fn read_addresses(
             Err(Error::at_byte(
                 path,
                 0,
-                format!("{what}: samples are perf.data, text of perf script, or pre-aggregated"),
+                format!(
+                    "{what}: samples are perf.data, text of perf script, pre-aggregated, pprof or OpenTelemetry profiles"
+                ),
             ))
         }
     }
@@ -164,6 +181,14 @@ pub fn merge_of(model: Model, inputs: &[Weighted], options: &Options) -> Result<
         Model::Addresses => Any::Addresses(merge_addresses(inputs, options)?),
         Model::Symbols => Any::Symbols(fdata::merge(inputs)?),
         Model::Blocks => Any::Blocks(merge_blocks(inputs)?),
+        Model::Lines => {
+            let path = inputs.first().map_or(Path::new(""), |input| &input.path);
+            return Err(Error::Format {
+                path: path.to_owned(),
+                place: crate::Place::Whole,
+                what: format!("holds {model}: only with the binary it becomes another profile"),
+            });
+        }
     })
 }
 

@@ -7,7 +7,10 @@
 //! | `PLRAW`, eight zero bytes, or an empty file | raw counters |
 //! | `PLPROF` | merged profile |
 //! | `PERFILE2` | `perf.data` |
+//! | `SIMPLEPERF` | simpleperf's report |
+//! | gzip's, or a protobuf message of numbers in field 1; the same of messages | pprof; OpenTelemetry profiles |
 //! | `---` and a line end | BOLT YAML |
+//! | `SPROF42` and a number, in LEB128; `adcg`; `name:number:number` in the first line | sample profile |
 //! | `no_lbr`, `boltedcollection`, a digit 0 to 5 and a name | fdata |
 //! | a letter of its records and a hexadecimal number or name | pre-aggregated |
 //! | `PERF_RECORD_`, `0x…/0x…/` or a tab in the first lines, a time (`12.345678:`) in the first | text of `perf script` |
@@ -20,7 +23,7 @@ use std::path::Path;
 
 use crate::plprof::PlprofFile;
 use crate::raw::{RawFile, Sink};
-use crate::{Error, Profile, Subject, perf_script, source};
+use crate::{Error, Profile, Subject, perf_script, protobuf, source};
 
 /// A file format of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,14 @@ pub enum Format {
     PreAggregated,
     /// Samples as text: [`crate::perf_script`].
     PerfScript,
+    /// Samples of pprof: [`crate::protobuf::pprof`].
+    Pprof,
+    /// OpenTelemetry's profiles: [`crate::protobuf::otlp`].
+    Otlp,
+    /// What simpleperf reports: [`crate::protobuf::simpleperf`].
+    Simpleperf,
+    /// A compiler's sample profile, by source lines or probes: recognised here, read by the crate `postlink-profgen`.
+    SampleProfile,
 }
 
 impl std::fmt::Display for Format {
@@ -51,6 +62,10 @@ impl std::fmt::Display for Format {
             Format::Fdata => "fdata profile",
             Format::PreAggregated => "pre-aggregated profile",
             Format::PerfScript => "perf script text",
+            Format::Pprof => "pprof profile",
+            Format::Otlp => "OpenTelemetry profiles",
+            Format::Simpleperf => "simpleperf report",
+            Format::SampleProfile => "sample profile",
         })
     }
 }
@@ -71,7 +86,10 @@ impl Format {
         } else if start.starts_with(b"---\n") || start.starts_with(b"---\r\n") {
             Some(Format::BoltYaml)
         } else {
-            Format::text(start)
+            let sample_profile = is_sample_profile(start).then_some(Format::SampleProfile);
+            sample_profile
+                .or_else(|| protobuf::recognise(start))
+                .or_else(|| Format::text(start))
         }
     }
 
@@ -125,6 +143,34 @@ impl Format {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         Ok(Format::recognise(&first_bytes(path, &file)?))
     }
+}
+
+/// The forms of a compiler's sample profile: LLVM's two binary ones, AutoFDO's, and text, whose first line is a
+/// function: `name:sum:entries`, or with its callers `[main:3 @ name]:sum:entries`.
+fn is_sample_profile(start: &[u8]) -> bool {
+    // `SPROF42` and the number of the form, in LEB128.
+    const BINARY: [u8; 9] = [0xff, 0xe5, 0xd0, 0xb1, 0xf4, 0xc9, 0x94, 0xa8, 0x53];
+    const EXTENSIBLE: [u8; 9] = [0x84, 0xe4, 0xd0, 0xb1, 0xf4, 0xc9, 0x94, 0xa8, 0x53];
+    // GCC's word `gcda`, little-endian.
+    const GCOV: &[u8] = b"adcg";
+    if [&BINARY[..], &EXTENSIBLE, GCOV]
+        .iter()
+        .any(|magic| start.starts_with(magic))
+    {
+        return true;
+    }
+    let mut lines = start.split(|&byte| byte == b'\n');
+    let Some(line) = lines.find(|line| !line.is_empty() && !line.starts_with(b"#")) else {
+        return false;
+    };
+    let mut fields = line.rsplitn(3, |&byte| byte == b':');
+    let (entries, sum, name) = (fields.next(), fields.next(), fields.next());
+    let is_number = |field: Option<&[u8]>| field.is_some_and(|f| source::decimal(f).is_some());
+    let is_name = |name: &[u8]| {
+        let chain = name.starts_with(b"[") && name.ends_with(b"]");
+        !name.is_empty() && (chain || !name.contains(&b' ') && !name.contains(&b'\t'))
+    };
+    is_number(entries) && is_number(sum) && name.is_some_and(is_name)
 }
 
 /// A field of `perf script` with a time: seconds, a point, digits, a colon.

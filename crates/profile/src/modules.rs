@@ -34,6 +34,11 @@ pub struct BinaryModules {
     pub modules: Vec<bool>,
 }
 
+/// Whether the file of a module has this name, whatever folder it was in.
+pub fn is_named(module: &Module, name: impl AsRef<[u8]>) -> bool {
+    module.path.rsplit(|&byte| byte == b'/').next() == Some(name.as_ref())
+}
+
 /// Finds the modules that are a binary with this file name (without directories) and build-id.
 pub fn modules_of_binary(
     modules: &[Module],
@@ -42,7 +47,7 @@ pub fn modules_of_binary(
 ) -> BinaryModules {
     let build_id = build_id.unwrap_or_default();
     let is_file = |module: &Module| module.kind == AddressKind::FileOffset;
-    let is_named = |module: &Module| module.path.rsplit(|&byte| byte == b'/').next() == Some(name);
+    let is_named = |module: &Module| is_named(module, name);
     let pick = |by: RecognisedBy, wanted: &dyn Fn(&Module) -> bool| {
         let picked: Vec<bool> = modules.iter().map(|m| is_file(m) && wanted(m)).collect();
         picked.contains(&true).then_some(BinaryModules {

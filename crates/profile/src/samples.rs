@@ -257,7 +257,7 @@ impl<'a> Adder<'a> {
                 .ip
                 .filter(|&ip| options.event_ip && !sample.one_branch && ip < KERNEL_HALF);
             let mut next: Option<(u64, Place)> = sampled.map(|ip| (ip, resolve(ip)));
-            let mut left_out = if sample.time >= *newest_until {
+            let mut left_out = if (*newest_until..u64::MAX).contains(&sample.time) {
                 NEWEST
             } else {
                 0

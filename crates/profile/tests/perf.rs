@@ -172,3 +172,92 @@ fn a_recording_to_a_pipe_with_several_events_is_that_of_perf_script() {
 fn a_compressed_recording_is_that_of_perf_script() {
     compare(&["-z", "-e", "cpu-clock:u"], "pid,event,ip", false);
 }
+
+/// The files of a recording that samples are in, with their build-ids, and the samples of each.
+fn files(path: &Path) -> BTreeMap<(String, String), u64> {
+    let source = Source::open(path).unwrap();
+    let data = PerfData::new(path, &source).unwrap();
+    let profile = data.aggregate(path, &Options::default()).unwrap();
+    let mut files = BTreeMap::new();
+    for (place, count) in profile.samples() {
+        let Some(module) = profile.module(place.module) else {
+            continue;
+        };
+        let id: String = module
+            .build_id
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let path = String::from_utf8_lossy(&module.path).into_owned();
+        *files.entry((path, id)).or_default() += count;
+    }
+    files
+}
+
+fn perf_inject(from: &Path, to: &Path, options: &[&str]) -> bool {
+    let done = Command::new("perf")
+        .arg("inject")
+        .args(options)
+        .arg("-i")
+        .arg(from)
+        .arg("-o")
+        .arg(to)
+        .stderr(Stdio::piped())
+        .output();
+    let said = done
+        .as_ref()
+        .map(|done| String::from_utf8_lossy(&done.stderr));
+    let injected = done.as_ref().is_ok_and(|done| done.status.success());
+    if !injected {
+        eprintln!("SKIPPED: perf inject {options:?}: {said:?}");
+    }
+    injected
+}
+
+/// `perf inject` writes build-ids that a recording lacks, as records of their own.
+#[test]
+fn an_injected_file_has_the_same_samples_and_build_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("perf.data");
+    // -B: none are collected at the end of the recording.
+    if record(&path, &["-e", "cpu-clock:u", "-B"], false).is_none() {
+        return;
+    }
+    let plain = files(&path);
+    assert!(plain.keys().all(|(_, id)| id.is_empty()), "{plain:?}");
+    let by_path = |files: &BTreeMap<(String, String), u64>| -> BTreeMap<String, u64> {
+        files
+            .iter()
+            .map(|((path, _), count)| (path.clone(), *count))
+            .collect()
+    };
+    for options in [["-b"], ["--buildid-all"]] {
+        let injected = dir.path().join("injected.data");
+        if !perf_inject(&path, &injected, &options) {
+            continue;
+        }
+        let ours = files(&injected);
+        assert_eq!(by_path(&ours), by_path(&plain), "{options:?}");
+        let list = Command::new("perf")
+            .args(["buildid-list", "-i"])
+            .arg(&injected)
+            .output();
+        let list = String::from_utf8(list.unwrap().stdout).unwrap();
+        let theirs: BTreeMap<&str, &str> = list
+            .lines()
+            .filter_map(|line| {
+                line.trim()
+                    .split_once(' ')
+                    .map(|(id, path)| (path.trim(), id))
+            })
+            .collect();
+        let mut known = 0;
+        for (path, id) in ours.keys() {
+            if let Some(expected) = theirs.get(path.as_str()) {
+                assert_eq!(id, expected, "{options:?}: {path}");
+                known += 1;
+            }
+        }
+        assert!(known > 0, "{options:?}: {ours:?} {list}");
+    }
+}

@@ -404,3 +404,116 @@ fn branches_of_the_kernel_are_left_out_and_ends_that_are_hidden_are_outside() {
     assert_eq!(branches.len(), 4, "{branches:?}");
     assert_eq!(runs, [(0x1010, 0x1030, 1), (0x1048, 0x1050, 1)]);
 }
+
+/// Android's simpleperf has records from number 32,768 on and features from 128 on of its own; what it shares with
+/// perf is the same.
+#[test]
+fn a_recording_of_simpleperf_is_read_without_what_only_android_knows() {
+    let record = |android: bool| {
+        let mut recorder = begin(Event::stacks(0));
+        for i in 0..12 {
+            if android {
+                // Kernel symbols, files, symbols, event ids, call chains, debug information.
+                let body: Vec<u8> = (0..40 + 8 * i as u8).collect();
+                recorder.record(32_769 + i as u32 % 9, 0xffff, &body);
+            }
+            recorder.stack(PID, 2_000_000 + i, START + 0x1000, &stack(16, false), &[]);
+        }
+        recorder.exits(PID, 9_000_000);
+        recorder
+    };
+    let options = Options::default();
+    let plain = aggregate(&record(false).finish(false), &options);
+    let (file, meta) = (b"\x05\0\0\0/app\0", b"simpleperf_version\x001.build.1\0");
+    let bytes = record(true).with_features(&[file, meta]);
+    let ours = aggregate(&bytes, &options);
+    assert_eq!(sums(&ours), sums(&plain));
+    assert_eq!(ours.statistics, plain.statistics);
+    assert_eq!(ours.events, plain.events);
+}
+
+/// `perf script --itrace=i…il -F +brstack` makes samples with stacks of a trace of Intel PT or CoreSight: they are
+/// those of a recording with the same stacks.
+#[test]
+fn samples_that_perf_makes_of_a_trace_are_those_of_a_recording_with_the_same_stacks() {
+    let mut recorder = begin(Event::stacks(0));
+    let mut text = mapping_line();
+    for i in 0..20u64 {
+        let branches = stack(8 + i % 3, false);
+        recorder.stack(PID, 2_000_000_000 + i, START + 0x1000, &branches, &[]);
+        let entries: Vec<String> = branches
+            .iter()
+            .map(|branch| {
+                let missed = if branch.flags & 1 != 0 { 'M' } else { 'P' };
+                format!("{:#x}/{:#x}/{missed}/-/-/0", branch.from, branch.to)
+            })
+            .collect();
+        // Decoded, and as perf prints such an event by itself: name, process, processor, time, period, event,
+        // instruction.
+        text += &format!(
+            "program {PID} [003]     2.{i:09}:        100 instructions:u:  {:16x} {}\n",
+            START + 0x1000,
+            entries.join(" ")
+        );
+    }
+    let options = Options::default();
+    let ours = aggregate(&recorder.finish(false), &options);
+    let theirs = of_text(&text, &options);
+    assert_eq!(sums(&theirs), sums(&ours));
+    assert_eq!(theirs.statistics.samples, 20);
+    assert!(sums(&ours).1.len() > 2, "{ours:?}");
+}
+
+/// Clocks that lie: a sample from before its program was mapped is counted and is in no file; nothing else is lost.
+#[test]
+fn samples_with_impossible_times_are_counted() {
+    let mut recorder = begin(Event::stacks(0));
+    let branches = stack(3, false);
+    for time in [0, 999_999, 1_000_000, 5_000_000, u64::MAX - 1, u64::MAX] {
+        recorder.stack(PID, time, START + 0x1000, &branches, &[]);
+    }
+    let ours = aggregate(&recorder.finish(false), &Options::default());
+    let counted: u64 = sums(&ours).0.iter().map(|branch| branch.2).sum();
+    assert_eq!(ours.statistics.samples, 6);
+    assert_eq!(counted + ours.statistics.outside, 6 * 3);
+    // Mappings end before the last time there is.
+    assert_eq!(ours.statistics.outside, 3 * 3, "{:?}", ours.statistics);
+}
+
+/// Mappings whose ends and offsets do not fit into 64 bits, and stacks that say that they are longer than their record.
+#[test]
+fn sizes_that_overflow_are_refused_or_left_out() {
+    let options = Options::default();
+    let name = Path::new("perf.data");
+    for (start, len, offset) in [
+        (START, u64::MAX, 0),
+        (u64::MAX - 10, 100, 0),
+        (START, 0x10000, u64::MAX - 0x10),
+        (0, u64::MAX, u64::MAX),
+    ] {
+        let mut recorder = Recorder::new(Event::stacks(0), "aarch64");
+        recorder.runs(PID, "/nowhere/program", start, len, offset, 1);
+        recorder.stack(PID, 2, START + 0x1000, &stack(3, false), &[]);
+        let ours = aggregate(&recorder.finish(false), &options);
+        assert_eq!(
+            ours.statistics.samples, 1,
+            "{start:#x} {len:#x} {offset:#x}"
+        );
+    }
+    for entries in [4, 1 << 61, u64::MAX] {
+        let mut recorder = begin(Event::stacks(0));
+        let mut body: Vec<u8> = [77, START]
+            .iter()
+            .flat_map(|word: &u64| word.to_le_bytes())
+            .collect();
+        body.extend([PID.to_le_bytes(), PID.to_le_bytes()].concat());
+        for word in [2_000_000, 0, entries, 1, 2, 3] {
+            body.extend(u64::to_le_bytes(word));
+        }
+        recorder.record(9, 2, &body);
+        let bytes = recorder.finish(false);
+        let read = PerfData::new(name, &bytes).and_then(|data| data.aggregate(name, &options));
+        let said = read.expect_err("a stack that is too long").to_string();
+        assert!(said.starts_with("perf.data at offset 0x"), "{said}");
+    }
+}

@@ -144,6 +144,7 @@ impl Facts {
             new: _,
             patches: _,
             interiors: _,
+            arrivals: _,
             reused: _,
             buried: _,
             code,
@@ -189,6 +190,7 @@ impl Facts {
 struct OfFunctions {
     patches: Vec<(Range<InputAddr>, FuncId)>,
     interiors: Vec<(Range<InputAddr>, FuncId)>,
+    arrivals: Vec<(Range<InputAddr>, FuncId)>,
     reused: Vec<(Range<OutputAddr>, FuncId)>,
     buried: Vec<FuncId>,
     ends: Vec<(InputAddr, FuncId)>,
@@ -205,6 +207,7 @@ impl OfFunctions {
         OfFunctions {
             patches: cx.patches.ranges().collect(),
             interiors: cx.interiors.ranges().collect(),
+            arrivals: cx.arrivals.ranges().collect(),
             reused: cx.reused.ranges().collect(),
             buried: all.filter(|id| cx.is_buried(*id)).collect(),
             ends,
@@ -224,6 +227,7 @@ impl OfFunctions {
         OfFunctions {
             patches: of(&self.patches, numbers),
             interiors: of(&self.interiors, numbers),
+            arrivals: of(&self.arrivals, numbers),
             reused: of(&self.reused, numbers),
             buried: ids(&self.buried),
             ends: of(&self.ends, numbers),
@@ -445,6 +449,9 @@ impl Walked {
             by_convention: _,
             recorded: _,
             falls_back: _,
+            tables: _,
+            kept_by_calls: _,
+            behind_tables: _,
             changes: _,
             consulted,
         } = self;

@@ -5,7 +5,7 @@ use crate::addr::{Address, InputAddr, OutputAddr, Pair};
 use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
 use crate::files::bytes::u64_in;
-use crate::files::claim::{Moved, Range};
+use crate::files::claim::{Moved, OwnTable, Range};
 use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
@@ -133,6 +133,9 @@ pub(crate) struct Context<'a> {
     pub patches: Index<InputAddr>,
     /// Overwritten bytes that are not an instruction's start any more.
     pub interiors: Index<InputAddr>,
+    /// Other instructions of old bodies that were overwritten, where no kept relocations were used: jumps to new code
+    /// are there, to which jumps through tables lead.
+    pub arrivals: Index<InputAddr>,
     /// New code in the space of old bodies, with the function whose body it was.
     pub reused: Index<OutputAddr>,
     /// By moved function: whether other code is in its old body, so that nothing may come there any more.
@@ -192,6 +195,13 @@ impl<'a> Context<'a> {
     /// Whether some indirect jump of a moved function continues in old code.
     pub(crate) fn has_fall_back(&self, id: FuncId) -> bool {
         self.function(id).is_some_and(|f| !f.falls_back.is_empty())
+    }
+
+    /// Whether entries of a jump table of a moved function's own count from there.
+    pub(crate) fn is_base(&self, id: FuncId, addr: InputAddr) -> bool {
+        let counts = |t: &OwnTable| !t.wide && t.base == addr.get();
+        self.function(id)
+            .is_some_and(|f| f.tables.iter().any(counts))
     }
 
     /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code

@@ -89,7 +89,8 @@ mod walk;
 pub use progress::walked;
 pub use report::{
     Accepted, Assumption, Basis, ChangeKind, Changed, Check, DebugState, DebugSummary, Digest,
-    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, Verdict, assumption_ids,
+    EntryLevel, EntryReport, Failure, FunctionReport, Options, Report, TableBound, TableReport,
+    Verdict, assumption_ids,
 };
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
@@ -632,6 +633,7 @@ fn prove<'a, A: Arch>(
         new: Index::new(of_new.collect()),
         patches: Index::default(),
         interiors: Index::default(),
+        arrivals: Index::default(),
         reused: Index::default(),
         buried: vec![false; claim.functions.len()],
         code: context::code_ranges(input),
@@ -797,7 +799,9 @@ fn compare_image<A: Arch>(
     if cx.bare {
         // No table may change.
         found.bases.clear();
+        found.dispatches.clear();
         bare::check_functions::<A>(cx, &mut found);
+        bare::check_tables(cx, &mut found);
         bare::describing(cx, extents, &mut found);
         let inside = again.as_mut().and_then(Again::inside);
         let inside = inside.unwrap_or_else(|| inside::search::<A>(cx));
@@ -955,7 +959,8 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && cx.patches.owner(old) != Some(id)
-            && (!cx.has_fall_back(id) || visible.describes_insides && cx.bare)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old)
+                || visible.describes_insides && cx.bare)
         {
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
@@ -1074,14 +1079,35 @@ fn basis_of(cx: &Context<'_>) -> Basis {
     }
 }
 
-/// What is at a function's old entry; told where no kept relocations were used. `jumps`: functions with jumps
-/// over old code, ascending.
-fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Option<EntryReport> {
+/// Functions with jumps at old entries over more than one place where an instruction may begin, where no kept
+/// relocations were used; ascending.
+fn wide_jumps<A: Arch>(cx: &Context<'_>) -> Vec<FuncId> {
+    let wide = |r: &Range<InputAddr>| r.start.get() + (A::STEP as u64) < r.end.get();
+    let ranges = cx.patches.ranges().filter(|(r, _)| cx.bare && wide(r));
+    ascending(ranges.map(|r| r.1))
+}
+
+/// Each function once.
+fn ascending(functions: impl Iterator<Item = FuncId>) -> Vec<FuncId> {
+    let mut all: Vec<FuncId> = functions.collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What is at a function's old entry; told where no kept relocations were used. `wide`: functions whose jumps
+/// overwrote more than one instruction, ascending.
+fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, wide: &[FuncId]) -> Option<EntryReport> {
     let f = cx.function(id).filter(|_| cx.bare)?;
     let behind = [0, A::LONGEST_PAD].map(|pad| f.old_entry + pad);
     let mut own = behind
         .into_iter()
         .filter(|at| cx.patches.owner(*at) == Some(id));
+    let arrivals = f
+        .old
+        .iter()
+        .flat_map(|r| cx.arrivals.within(r.start, r.end));
+    let overwritten = own.clone().next().is_some() || arrivals.into_iter().next().is_some();
     Some(EntryReport {
         level: if f.jumps {
             EntryLevel::Long
@@ -1089,9 +1115,11 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, jumps: &[FuncId]) -> Opti
             EntryLevel::Led
         },
         at: own.next().filter(|_| f.jumps).map(InputAddr::get),
-        relies_on: match jumps.binary_search(&id) {
-            Ok(_) => vec!["A2", "A3", "A4"],
-            Err(_) => Vec::new(),
+        relies_on: match (wide.binary_search(&id).is_ok(), A::STEP) {
+            (true, 1) => vec!["A2", "A3", "A4"],
+            (true, _) => vec!["A3", "A4"],
+            (false, _) if overwritten => vec!["A4"],
+            (false, _) => Vec::new(),
         },
     })
 }
@@ -1110,16 +1138,11 @@ fn report<A: Arch>(
     for (id, failure) in found.functions {
         failures.entry(id).or_insert(failure);
     }
-    let mut jumps: Vec<FuncId> = cx.patches.ranges().map(|r| r.1).collect();
-    jumps.sort_unstable();
-    jumps.dedup();
-    let mut of_labels: Vec<FuncId> = found.labels.iter().map(|l| l.0).collect();
-    of_labels.sort_unstable();
-    of_labels.dedup();
-    let addresses = found.addresses.iter().filter(|a| a.1);
-    let mut following: Vec<FuncId> = addresses.map(|a| a.0).collect();
-    following.sort_unstable();
-    following.dedup();
+    let overwritten = cx.patches.ranges().chain(cx.arrivals.ranges());
+    let jumps = ascending(overwritten.map(|r| r.1));
+    let wide = wide_jumps::<A>(cx);
+    let of_labels = ascending(found.labels.iter().map(|l| l.0));
+    let following = ascending(found.addresses.iter().filter(|a| a.1).map(|a| a.0));
     let through_pointers = |w: &Walked| has_changed(w, ChangeKind::PromotedCall) || w.recorded > 0;
     let with_changed_pointer_calls = walked.iter().filter(|w| through_pointers(w)).count() as u64;
     let by_convention = walked.iter().filter(|w| w.by_convention).count() as u64;
@@ -1148,9 +1171,12 @@ fn report<A: Arch>(
             let id = id as FuncId;
             let relied_on = [
                 ("A1", true),
-                ("A2", cx.bare && jumps.binary_search(&id).is_ok()),
-                ("A3", cx.bare && jumps.binary_search(&id).is_ok()),
+                // Where instructions have one length, each place where one may begin is looked at.
+                ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
+                ("A3", wide.binary_search(&id).is_ok()),
                 ("A4", jumps.binary_search(&id).is_ok()),
+                ("A5", w.kept_by_calls),
+                ("A6", w.behind_tables),
                 ("A7", w.assumed_no_return > 0),
                 ("A8", following.binary_search(&id).is_ok()),
                 ("A9", of_labels.binary_search(&id).is_ok()),
@@ -1190,8 +1216,9 @@ fn report<A: Arch>(
                 assumed_no_return: w.assumed_no_return,
                 // A walk that was given up says nothing about the rest.
                 unreached,
-                entry: entry_report::<A>(cx, id, &jumps),
+                entry: entry_report::<A>(cx, id, &wide),
                 falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
+                tables: w.tables.clone(),
             })
         })
         .collect();
@@ -1199,13 +1226,17 @@ fn report<A: Arch>(
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
         .count() as u64;
-    let by_jumps = if cx.bare { jumps.len() as u64 } else { 0 };
+    let by_jumps = wide.len() as u64;
+    let counted =
+        |rests: &dyn Fn(&Walked) -> bool| walked.iter().filter(|w| rests(w)).count() as u64;
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
-        ("A2", by_jumps),
+        ("A2", if A::STEP == 1 { by_jumps } else { 0 }),
         ("A3", by_jumps),
         ("A4", jumps.len() as u64),
+        ("A5", counted(&|w| w.kept_by_calls)),
+        ("A6", counted(&|w| w.behind_tables)),
         ("A7", no_return.count() as u64),
         ("A8", found.following),
         ("A9", of_labels.len() as u64),

@@ -14,7 +14,8 @@
 //!   with their callees rely on more than conventions say. Excepted are those that belong to linkers' stubs
 //!   ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
 //!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions
-//!   that have unwind entries.
+//!   that have unwind entries. Where a jump may continue in old code, which need not be known to be a part of the
+//!   function, they are dead only if no instruction of the function has anything to do with them.
 //! * Where instructions that fault raise exceptions, landing pads read the registers that calls keep, and no other.
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
@@ -99,6 +100,9 @@ pub(crate) struct Known<'a> {
     /// Asked for where the function was just entered: those registers and the flags hold nothing, so it does
     /// not matter what reads them when the program is stopped.
     pub entered: bool,
+    /// Of these registers none is read or written by the function's own code but by calls, so nothing is in them where
+    /// one of its jumps continues in old code.
+    pub untouched: u32,
     /// Instructions of it that fault may go to landing pads, which read the registers that calls keep.
     pub faults: bool,
     /// Set where the answer is yes only because calling conventions say so (assumption A13).
@@ -142,7 +146,9 @@ pub(crate) fn dead<A: Arch>(
             } else {
                 return false;
             }
-            if open.regs & known.unread != 0
+            // Without relocations a compiler's part of a function may begin there, which is given anything.
+            if !cx.bare
+                && open.regs & known.unread != 0
                 && !known.own.iter().any(|r| r.contains(InputAddr::new(at)))
                 && cx.old_unwind.find(at).is_some_and(|f| f.start == at)
             {
@@ -181,7 +187,14 @@ pub(crate) fn dead<A: Arch>(
                     break;
                 }
                 // Old code continues there, with whatever it needs.
-                Flow::IndirectJump { .. } if cx.falls_back(&insn) => return false,
+                Flow::IndirectJump { .. } if cx.falls_back(&insn) => {
+                    let own = known.own.iter().any(|r| r.contains(InputAddr::new(at)));
+                    if !own || open.flags != 0 || open.regs & !known.untouched != 0 {
+                        return false;
+                    }
+                    known.by_convention.set(true);
+                    break;
+                }
                 Flow::IndirectJump { computed } => {
                     if open.regs & (recent.effects::<A>(bytes, at).reads | !known.unread) != 0 {
                         return false;

@@ -261,6 +261,32 @@ pub struct FunctionReport {
     /// Indirect jumps that continue in old code, by address in the input; likewise.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub falls_back: Vec<u64>,
+    /// Indirect jumps through tables of new code's own; likewise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<TableReport>,
+}
+
+/// A jump of new code that goes through a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TableReport {
+    /// The jump, by address in the input.
+    pub jump: u64,
+    /// The table that it goes through in the input.
+    pub table: u64,
+    /// Number of entries of its own table.
+    pub entries: u64,
+    /// How the index is known to be below that.
+    pub bound: TableBound,
+}
+
+/// How the index of a jump table is known to be in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableBound {
+    /// By what the program compares.
+    Proved,
+    /// It is compared in front of the load; where it is above, the old load goes on.
+    Guarded,
 }
 
 impl FunctionReport {
@@ -319,7 +345,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 12] = [
+const ASSUMPTIONS: [(&str, &str); 14] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, nor on what a jump through a table leaves in registers, beyond what is looked for",
@@ -335,6 +361,14 @@ const ASSUMPTIONS: [(&str, &str); 12] = [
     (
         "A4",
         "the bytes of code that moved are not written, nor, where a jump was written over them, read through a pointer",
+    ),
+    (
+        "A5",
+        "calls leave the registers alone that the procedure call standard says",
+    ),
+    (
+        "A6",
+        "what a jump through a table of new code's own loads and adds, and flags that change there, are not read behind the next call, return or other indirect jump",
     ),
     (
         "A7",

@@ -145,6 +145,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
             let lists = [
                 Kind::REGISTERED,
                 Kind::COUNTING,
+                Kind::OWN_TABLES,
                 Kind::DEBUG,
                 Kind::CHANGES,
                 Kind::START_UP,

@@ -23,6 +23,7 @@
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
 //! | [`debug`] | `cargo xtask bench debug`: what updating debug information costs, and what is left of it |
 //! | [`refused`] | `cargo xtask bench refused`: a function that the checker refuses |
+//! | [`samples`] | `cargo xtask bench samples`: samples and profiles of the release before |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
 //! | [`bat_sizes`], [`bat_loop`] | parts of it: sizes beside llvm-bolt's, optimising again and again |
 
@@ -45,6 +46,7 @@ mod profiles;
 pub mod programs;
 mod refused;
 mod report;
+mod samples;
 pub mod tools;
 
 use std::fs;
@@ -122,6 +124,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "pointers" => return pointers::run(rest),
             "debug" => return debug::run(rest),
             "refused" => return refused::run(rest),
+            "samples" => return samples::run(rest),
             "bat" => return bat::run(rest),
             "fleet" => return fleet::run(rest),
             "frontend" => return frontend::run(rest),

@@ -146,6 +146,19 @@ pub fn build(program: &Program, corpus: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Builds programs of two releases each.
+pub fn build_releases(corpus: &Path) -> Result<()> {
+    let errors = corpus.join("releases.err");
+    let mut command = Command::new(script("releases.sh")?);
+    command.arg(corpus);
+    let run = process::run(&mut command, &corpus.join("releases.log"), &errors)?;
+    if !run.status.success() {
+        let said = fs::read_to_string(&errors).unwrap_or_default();
+        bail!("releases.sh: {}: {said}", run.status);
+    }
+    Ok(())
+}
+
 /// A run of a workload.
 pub struct Worked {
     /// Processor time of the program.

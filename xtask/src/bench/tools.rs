@@ -79,6 +79,22 @@ impl Tools {
         Ok(tools)
     }
 
+    /// Builds postlink and the examples that judge layouts and draw samples. Returns the latter.
+    pub fn with_draw(bolt: Option<PathBuf>) -> Result<(Tools, PathBuf)> {
+        let mut tools = Tools::find(false)?;
+        tools.bolt = bolt;
+        let draw = &["--package", "postlink-rewrite", "--example", "draw"];
+        Ok((tools, built(draw, "example", "draw")?))
+    }
+
+    /// Programs that are built already.
+    pub fn of(postlink: &Path, judge: &Path, bolt: Option<PathBuf>) -> Result<Tools> {
+        let mut tools = Tools::at(Some(postlink))?;
+        tools.judge = Some(judge.to_owned());
+        tools.bolt = bolt;
+        Ok(tools)
+    }
+
     /// This postlink, or one that is built now, and nothing else.
     pub fn at(postlink: Option<&Path>) -> Result<Tools> {
         let Some(path) = postlink else {

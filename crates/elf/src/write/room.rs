@@ -20,7 +20,7 @@
 //!
 //! A section is moved only if nothing refers to it by address: kept relocations name no symbol in it, and in
 //! a file without them no symbol but the section's own is in it (`__abi_tag`, which the C start files define
-//! and nothing uses, excepted) and no dynamic relocation points to it or applies to it.
+//! and nothing uses, and mapping symbols excepted) and no dynamic relocation points to it or applies to it.
 
 use crate::elf::{Elf, Segment, SymbolTable};
 use crate::raw::{self, Rela, Sym};
@@ -265,7 +265,7 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
         if block.has_symbol(&symbol, section) {
             inside.push(i as u32); // symbol indexes are 32-bit numbers
             named |= symbol.st_info & 15 != raw::STT_SECTION
-                && symbols.get(i).is_none_or(|s| s.name != b"__abi_tag");
+                && symbols.get(i).is_none_or(|s| !names_nothing(s.name));
         }
     }
     let exported = elf.symbols(SymbolTable::Dynamic);
@@ -299,6 +299,14 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
                 .iter()
                 .any(|r| block.covers(r.addr) || block.covers(r.addend as u64))
         })
+}
+
+/// Whether a symbol of this name is a place that nothing refers to: a mapping symbol of AArch64, which says that
+/// data begin there, or what the C start files define in a note.
+fn names_nothing(name: &[u8]) -> bool {
+    matches!(name, b"__abi_tag" | b"$d" | b"$x")
+        || name.starts_with(b"$d.")
+        || name.starts_with(b"$x.")
 }
 
 /// Whether a page can be put below the first segment.

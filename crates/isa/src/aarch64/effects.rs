@@ -74,7 +74,7 @@ pub fn touches(bytes: &[u8]) -> Memory {
 }
 
 /// Reads all, kills nothing.
-const EVERYTHING: Effects = Effects {
+pub(super) const EVERYTHING: Effects = Effects {
     reads: RegSet::ALL,
     kills: RegSet::EMPTY,
 };

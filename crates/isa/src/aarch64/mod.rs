@@ -5,6 +5,7 @@
 //! | [`mod@decode`] | words to [`Insn`]: where control goes, which field holds an address |
 //! | [`branch`] | fields read and written; jumps, calls and nops encoded |
 //! | [`effects`] | registers and flags that an instruction reads and overwrites |
+//! | [`places`] | addresses that words could name, wherever they are |
 //! | [`encode`] | the few instructions that are put in, as words |
 //! | [`table`] | what kind of table an indirect jump goes through |
 //! | [`counter`] | the increment of a counter |
@@ -55,6 +56,7 @@ mod decode;
 mod effects;
 mod encode;
 mod huge;
+mod places;
 mod runtime;
 mod site;
 mod table;
@@ -63,7 +65,8 @@ pub mod text;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages, Insn, Isa,
-    JumpShape, Memory, OutOfRange, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
+    JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError,
+    SiteRef,
 };
 
 /// The instruction set.
@@ -143,10 +146,41 @@ impl Decode for AArch64 {
         table::jump_slot(path, code)
     }
 
+    // Of one instruction that has the offset in it: a vector.
+    const WIDEST: u64 = 16;
+
+    const INSTRUCTION_ALIGNMENT: u64 = 4;
+
+    const TABLE_ENTRIES: &'static [(u64, u32)] = &[(1, 2), (2, 2), (4, 2), (4, 0), (8, 0)];
+
+    fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
+        places::places(bytes, addr, found);
+    }
+
+    fn in_parts(
+        bytes: &[u8],
+        addr: u64,
+        wanted: &dyn Fn(u64) -> bool,
+        found: &mut dyn FnMut(Place, u64),
+    ) {
+        places::in_parts(bytes, addr, wanted, found);
+    }
+
+    fn numbers(bytes: &[u8], addr: u64, found: &mut dyn FnMut(u64)) {
+        places::numbers(bytes, addr, found);
+    }
+
     const STUB_ALIGNMENT: usize = 4;
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
         branch::stub_slot(bytes, addr)
+    }
+
+    fn may_call_descriptor(before: &[u8], bytes: &[u8]) -> bool {
+        // add x0, x0, #low; blr: the four instructions of the sequence are always together.
+        let word = |bytes: &[u8]| bytes.last_chunk().map(|word| u32::from_le_bytes(*word));
+        word(before).is_some_and(|w| w & 0xffc0_03ff == 0x9100_0000)
+            && word(bytes).is_some_and(|w| w & 0xffff_fc1f == 0xd63f_0000)
     }
 
     fn formed<'c>(insns: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Vec<(u8, u64)> {

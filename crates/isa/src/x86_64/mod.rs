@@ -51,12 +51,13 @@ mod stack;
 mod table;
 pub mod text;
 pub mod threads;
+mod values;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks, HugePages, Insn,
-    Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Reach, RegSet, Runtime,
-    RuntimeConfig, RuntimeError, SiteRef,
+    Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks,
+    HugePages, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Reach, RegSet,
+    Runtime, RuntimeConfig, RuntimeError, SiteRef, TableLoad, Values,
 };
 
 /// The instruction set.
@@ -81,11 +82,17 @@ pub const DF: RegSet = RegSet(1 << 38);
 impl Decode for X86_64 {
     const NAME: &'static str = "x86-64";
 
+    const WIDEST: u64 = 64;
+
+    const INSTRUCTION_ALIGNMENT: u64 = 1;
+
+    const TABLE_ENTRIES: &'static [(u64, u32)] = &[(4, 0)];
+
     fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
         places::places(bytes, addr, found);
     }
 
-    fn may_call_descriptor(bytes: &[u8]) -> bool {
+    fn may_call_descriptor(_before: &[u8], bytes: &[u8]) -> bool {
         // call *(%rax), with prefixes that only fill space
         matches!(bytes, [.., 0xff, 0x10])
     }
@@ -147,6 +154,26 @@ impl Decode for X86_64 {
     }
 
     const STUB_ALIGNMENT: usize = 8;
+
+    fn values(bytes: &[u8], insn: &Insn) -> Values {
+        values::values(bytes, insn)
+    }
+
+    fn bounds(cond: Cond, taken: bool, compares: &Compares) -> Option<u64> {
+        values::bounds(cond, taken, compares)
+    }
+
+    fn table_load(bytes: &[u8], insn: &Insn) -> Option<TableLoad> {
+        values::table_load(bytes, insn)
+    }
+
+    fn adds(bytes: &[u8], insn: &Insn) -> Option<(u8, u8)> {
+        values::adds(bytes, insn)
+    }
+
+    fn jump_register(bytes: &[u8], insn: &Insn) -> Option<u8> {
+        values::jump_register(bytes, insn)
+    }
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
         let first = Self::decode(bytes, addr)?;
@@ -253,6 +280,14 @@ impl Encode for X86_64 {
         slot: impl Fn(u64) -> T,
     ) -> bool {
         promote::put_promoted_call(out, original, insn, fixed, functions, slot)
+    }
+
+    fn put_table_load<T>(out: &mut Code<T>, original: &[u8], displacement: T) -> bool {
+        values::put_table_load(out, original, displacement)
+    }
+
+    fn put_index_guard<T>(out: &mut Code<T>, register: u8, last: u32, old: T) -> bool {
+        values::put_index_guard(out, register, last, old)
     }
 
     fn put_nops(out: &mut Vec<u8>, len: usize) {

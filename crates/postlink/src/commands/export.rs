@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use postlink_export::{Export as File, Subject};
+use postlink_export::{Export as File, Subject, propeller};
 use postlink_lines::Lines;
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::facts;
@@ -42,6 +42,13 @@ pub enum Format {
     Drcov,
     /// The control-flow graph of one function (--function) for Graphviz
     Dot,
+    /// Clusters of basic blocks: clang's -fbasic-block-sections=list= (Propeller), for a program compiled with
+    /// -fbasic-block-address-map
+    Propeller,
+    /// The same in its version 0
+    PropellerV0,
+    /// Functions in the order of a good layout: lld's --symbol-ordering-file
+    SymbolOrder,
 }
 
 /// Write a program's profile as a file for other tools
@@ -53,6 +60,7 @@ pub enum Format {
 Examples:
   postlink export ./app --profile run.plraw --to lcov -o app.info && genhtml app.info -o coverage
   postlink export ./app --profile run.plraw --to cobertura -o coverage.xml
+  postlink export ./app --profile run.plraw --to propeller -o clusters && clang -fbasic-block-sections=list=clusters …
   postlink export ./app --profile run.plraw --to dot --function main -o main.dot && dot -Tsvg main.dot > main.svg")]
 pub struct Export {
     /// The program or shared library (not its instrumented copy)
@@ -125,6 +133,9 @@ impl Export {
             Format::Svg => postlink_export::flame_graph(&subject),
             Format::Drcov => Ok(postlink_export::drcov(&subject)),
             Format::Dot => postlink_export::dot(&subject, self.function.as_deref()),
+            Format::Propeller => propeller::clusters(&subject, propeller::Version::V1),
+            Format::PropellerV0 => propeller::clusters(&subject, propeller::Version::V0),
+            Format::SymbolOrder => Ok(propeller::symbol_order(&subject)),
         };
         watched.finish();
         file.with_context(named)

@@ -132,6 +132,15 @@ impl Inspect {
                     count(i.led)
                 ),
             );
+            let (proved, guarded) = i.own_tables;
+            row(
+                "jump tables",
+                format!(
+                    "{} of new code's own, {} of them with a comparison of the index added",
+                    counted(proved + guarded, "table", "tables"),
+                    count(guarded)
+                ),
+            );
             let (functions, jumps) = i.falls_back;
             row(
                 "old code",

@@ -148,7 +148,7 @@ pub fn read_any(
     let inputs = profiles::weighted(files)?;
     let models = any::models(&inputs)?;
     let alike = models.iter().all(|m| *m == models[0]);
-    let addresses = alike && models.first() == Some(&Model::Addresses);
+    let addresses = alike && matches!(models.first(), Some(Model::Addresses | Model::Lines));
     let by_address = addresses && !is_translated(&input.elf)?;
     let reading = Reading {
         relocations: options::Relocations::Auto,

@@ -7,15 +7,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use postlink_aggregate::Placer;
 use postlink_elf::elf::Elf;
 use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
-use postlink_profgen::sample::summary;
+use postlink_profgen::sample::{gcov, summary};
 use postlink_profgen::{
-    ContextLimits, Format, Input as SampleInput, Options, generate, pe, preinline,
+    ContextLimits, Counters, EXTERNAL, Format, Input as SampleInput, Options, generate, pe,
+    preinline,
 };
-
-use postlink_profile::{Source, progress};
+use postlink_profile::address::Place;
+use postlink_profile::{Format as ProfileFormat, Source, any, progress, samples};
 
 use crate::errors::Usage;
 use crate::input::Input;
@@ -58,7 +60,8 @@ pub struct Profgen {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Samples")]
 struct Samples {
-    /// Samples by perf record
+    /// Samples by perf record; or any other profile by address: pre-aggregated (also of a fleet's rows), pprof,
+    /// OpenTelemetry
     #[arg(long, short, value_name = "FILE")]
     perfdata: Option<PathBuf>,
     /// Samples as text by perf script; - is the standard input
@@ -235,6 +238,10 @@ enum Encoding {
     Extbinary,
     /// LLVM's plain binary form: by lines, without chains
     Binary,
+    /// AutoFDO's form for clang: by lines, without chains
+    Gcov,
+    /// AutoFDO's form for GCC 12 to 15 (-fauto-profile)
+    Afdo,
 }
 
 impl Profgen {
@@ -272,7 +279,13 @@ impl Profgen {
         } else {
             source = Source::open(path)?;
             match given {
-                [Some(_), ..] => SampleInput::PerfData(&source),
+                [Some(_), ..] if any::format_of(path)? == ProfileFormat::PerfData => {
+                    SampleInput::PerfData(&source)
+                }
+                [Some(_), ..] => {
+                    let (counters, ips) = self.counters(path, &elf)?;
+                    SampleInput::Counters(counters, ips)
+                }
                 [_, _, Some(_), _] => SampleInput::Raw(&source),
                 _ => SampleInput::Finished(&source),
             }
@@ -319,6 +332,46 @@ impl Profgen {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Counts between addresses, of any profile that has them; and whether they are of instructions alone.
+    fn counters(&self, path: &Path, elf: &Elf<'_>) -> Result<(Counters, bool)> {
+        let samples = &self.samples;
+        let pid = samples.pid.map(i32::try_from).transpose();
+        let options = samples::Options {
+            pids: pid.context("--pid")?.into_iter().collect(),
+            events: samples.event.clone(),
+            ..samples::Options::default()
+        };
+        let profile = any::read_addresses(path, any::format_of(path)?, &options)?;
+        let placer = Placer::of_file(&self.file, elf, &profile, false)?;
+        let at = |place: Place| placer.address(place).unwrap_or(EXTERNAL);
+        let mut counters = Counters::default();
+        let ips = profile.traces().is_empty() || samples.ip_only;
+        for ((from, to), counts) in profile.branches() {
+            let (from, to) = (at(from), at(to));
+            if from != EXTERNAL || to != EXTERNAL {
+                counters.branch(from, to, counts.count);
+            }
+        }
+        for ((start, end, _), counts) in profile.fall_throughs() {
+            let end = Place {
+                address: end,
+                ..start
+            };
+            if let (Some(first), Some(last)) = (placer.address(start), placer.address(end)) {
+                counters.run(first, last, counts.count);
+            }
+        }
+        if ips {
+            counters = Counters::default();
+            for &(place, count) in profile.samples() {
+                if let Some(address) = placer.address(place) {
+                    counters.run(address, address, count);
+                }
+            }
+        }
+        Ok((counters, ips))
+    }
+
     fn options(&self, windows: bool) -> Options {
         let (samples, form, chains) = (&self.samples, &self.form, &self.chains);
         let (inliner, thresholds) = (&self.preinliner, &self.thresholds);
@@ -328,6 +381,8 @@ impl Profgen {
                 Encoding::Text => Format::Text,
                 Encoding::Extbinary => Format::ExtBinary,
                 Encoding::Binary => Format::Binary,
+                Encoding::Gcov => Format::Gcov(gcov::Version::Llvm),
+                Encoding::Afdo => Format::Gcov(gcov::Version::Gcc2),
             },
             hashes: form.md5,
             symbol_list: form.symbol_list,

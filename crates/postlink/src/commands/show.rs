@@ -107,7 +107,8 @@ impl Show {
                 ..Reading::default()
             };
             // With the binary, samples are told by functions.
-            let samples = any::models(&inputs)?.contains(&Model::Addresses);
+            let models = any::models(&inputs)?;
+            let samples = models.contains(&Model::Addresses) || models.contains(&Model::Lines);
             let wanted = (samples && self.binary.is_some()).then_some(Model::Symbols);
             if self.graph.is_some() {
                 anyhow::bail!(crate::errors::Usage(

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use postlink_rewrite::{
     CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
 };
 
 use super::branches::BranchPasses;
+use crate::function_order;
 
 /// Bundles of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -188,8 +189,9 @@ pub struct Optimizing {
     pub reorder_functions: FunctionOrderArg,
     /// Order of functions as a file says: one symbol name a line, the hottest first
     ///
-    /// Functions that the file does not name follow in the order of cdsort. Empty lines and lines that begin with '#'
-    /// are skipped.
+    /// As lld's --symbol-ordering-file has it: what follows a '#' at the start of a line or behind a blank is a
+    /// comment. Or a temporal profile as `llvm-profdata merge --text` writes it, of which an order for starting is
+    /// made. Functions that the file does not name follow in the order of cdsort.
     #[arg(long, value_name = "FILE", conflicts_with = "reorder_functions")]
     pub function_order: Option<PathBuf>,
     /// What leaves the hot part of functions
@@ -280,15 +282,7 @@ impl Optimizing {
     pub fn options(&self) -> Result<OptimizeOptions> {
         let default = OptimizeOptions::default();
         let reorder_functions = match (&self.function_order, self.reorder_functions) {
-            (Some(path), _) => {
-                let text =
-                    std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-                let lines = text
-                    .lines()
-                    .map(str::trim)
-                    .filter(|line| !line.is_empty() && !line.starts_with('#'));
-                FunctionOrder::User(lines.map(str::to_owned).collect())
-            }
+            (Some(path), _) => FunctionOrder::User(function_order::read(path)?),
             (None, FunctionOrderArg::None) => FunctionOrder::None,
             (None, FunctionOrderArg::ExecCount) => FunctionOrder::ExecCount,
             (None, FunctionOrderArg::Cdsort) => FunctionOrder::Cdsort,

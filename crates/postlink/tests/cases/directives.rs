@@ -24,6 +24,7 @@
 //! | `needs relocations: REASON` | without kept relocations an assumption does not hold of the program, which sees the difference |
 //! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
 //! | `led: NAME…`, `long: NAME…` | without kept relocations: functions that must have moved, with their old entries as they were, or with jumps there |
+//! | `own tables: NAME…` | without kept relocations: functions that must have moved, with jump tables of new code's own and no jump that continues in old code |
 //! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that continue in old code |
 //! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
 
@@ -83,6 +84,8 @@ pub struct Case {
     /// Without kept relocations: functions without, and with, a jump at the old entry.
     pub led: Vec<String>,
     pub long: Vec<String>,
+    /// Without kept relocations: functions all of whose table jumps have tables of their own.
+    pub own_tables: Vec<String>,
     /// Without kept relocations: functions that continue in old code.
     pub goes_on_in_old_code: Vec<String>,
     /// Why old bodies continue running.
@@ -125,6 +128,7 @@ impl Case {
             needs_relocations: false,
             led: vec![],
             long: vec![],
+            own_tables: vec![],
             goes_on_in_old_code: vec![],
         };
         let mut about = false;
@@ -185,6 +189,7 @@ impl Case {
                 ("needs", "relocations") if !value.is_empty() => case.needs_relocations = true,
                 ("led", "") => case.led.extend(words()),
                 ("long", "") => case.long.extend(words()),
+                ("own", "tables") => case.own_tables.extend(words()),
                 ("in", "old code") => case.goes_on_in_old_code.extend(words()),
                 ("falls", "back") if !value.is_empty() => case.falls_back = Some(value.to_owned()),
                 _ => return Err(wrong("unknown directive")),

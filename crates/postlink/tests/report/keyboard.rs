@@ -11,11 +11,8 @@ use super::{VIEWS, number_of};
 fn opened() -> Option<(Browser, Folder)> {
     let mut browser = Browser::start()?;
     let folder = Folder::prepared(&["-g"]);
-    let files = ["app", "-p", "run.plraw", "--optimized", "app.opt"];
-    let more = ["--compare", "other.plraw", "-o", "report.html"];
-    folder.postlink(&[&["report"], &files[..], &more[..]].concat());
     browser.size(1280, 900);
-    browser.open(&folder.path("report.html"));
+    browser.open(&folder.page());
     Some((browser, folder))
 }
 

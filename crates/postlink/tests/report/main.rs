@@ -56,13 +56,6 @@ int main(int argc, char **argv) {
 "#;
 
 impl Folder {
-    /// What postlink says when it refuses.
-    fn refused(&self, arguments: &[&str]) -> String {
-        let output = self.start(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments);
-        assert!(!output.status.success(), "{arguments:?} succeeded");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
     fn build(&self, name: &str, file: &str, source: &str, options: &[&str]) {
         fs::write(self.path(file), source).expect("the folder is ours");
         let mut arguments = vec!["-O2", "-Wl,-q", "-o", name, file];
@@ -70,19 +63,20 @@ impl Folder {
         self.run(Path::new("gcc"), &arguments);
     }
 
-    /// Counts a program's run: `name.plraw`.
-    fn count(&self, name: &str, profile: &str, arguments: &[&str]) {
-        let inst = format!("{name}.inst");
-        self.postlink(&["instrument", name, "-o", &inst, "--profile", profile]);
-        self.run(&self.path(&inst), arguments);
+    /// `report.html` with everything on it.
+    fn page(&self) -> PathBuf {
+        let files = ["app", "-p", "run.plraw", "--optimized", "app.opt"];
+        let more = ["--compare", "other.plraw", "-o", "report.html"];
+        self.postlink(&[&["report"], &files[..], &more[..]].concat());
+        self.path("report.html")
     }
 
     /// The program above with two profiles and an output.
     fn prepared(options: &[&str]) -> Folder {
         let folder = Folder::new();
         folder.build("app", "app.c", SOURCE, options);
-        folder.count("app", "run.plraw", &[]);
-        folder.count("app", "other.plraw", &["77"]);
+        folder.count_run("app", "run.plraw", &[]);
+        folder.count_run("app", "other.plraw", &["77"]);
         folder.postlink(&["optimize", "app", "-p", "run.plraw", "-o", "app.opt"]);
         folder
     }
@@ -301,7 +295,7 @@ fn open_hands_the_page_to_the_desktop_and_its_absence_is_no_error() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     folder.build("app", "app.c", SOURCE, &[]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     let open = |path: &Path| {
         let program = Path::new(env!("CARGO_BIN_EXE_postlink"));
         let arguments = [
@@ -348,7 +342,7 @@ fn functions_without_symbols_have_a_report() {
         \t.section .note.GNU-stack,\"\",@progbits\n";
     let folder = Folder::new();
     folder.build("app", "app.s", source, &["-no-pie"]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     let report = folder.json(&["app", "-p", "run.plraw"]);
     let names = report["ran"]["name"].as_array().expect("names");
     let unnamed = names
@@ -370,7 +364,7 @@ fn exported_names_are_used_where_a_file_was_stripped_of_others() {
         &["-O2", "-rdynamic", "-o", "app", "app.c"],
     );
     folder.run(Path::new("strip"), &["app"]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     let report = folder.json(&["app", "-p", "run.plraw"]);
     let entries = |name: &str| report["ran"]["entries"][number_of(&report, name)].as_u64();
     assert_eq!(
@@ -426,7 +420,7 @@ fn markup_in_names_stays_text() {
     let folder = Folder::new();
     let (source, names) = odd_names();
     folder.build("app", "app.s", &source, &["-no-pie"]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     let report = folder.json(&["app", "-p", "run.plraw"]);
     for name in &names[..5] {
         number_of(&report, name);
@@ -488,7 +482,7 @@ fn a_long_name_does_not_move_the_columns_after_it() {
     let folder = Folder::new();
     let (source, _) = odd_names();
     folder.build("app", "app.s", &source, &["-no-pie"]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     folder.postlink(&["report", "app", "-p", "run.plraw", "-o", "report.html"]);
     let Some(mut browser) = Browser::start() else {
         return;
@@ -723,14 +717,7 @@ fn a_program_for_aarch64_has_the_same_report() {
     fs::write(folder.path("app.c"), SOURCE).expect("the folder is ours");
     let options = ["-O2", "-g", "-Wl,-q", "-o", "app", "app.c"];
     folder.run(Path::new(tools[0]), &options);
-    folder.postlink(&[
-        "instrument",
-        "app",
-        "-o",
-        "app.inst",
-        "--profile",
-        "run.plraw",
-    ]);
+    folder.instrument("app", "run.plraw");
     folder.run(
         Path::new(tools[1]),
         &["-L", "/usr/aarch64-linux-gnu", "app.inst"],
@@ -832,7 +819,7 @@ fn two_hundred_thousand_functions_fit_on_a_page() {
     }
     text.push_str("\tdecl %ebx\n\tjns 2b\n\txorl %eax, %eax\n\tpopq %rbx\n\tret\n\t.size main, .-main\n\t.section .note.GNU-stack,\"\",@progbits\n");
     folder.build("app", "app.s", &text, &["-no-pie"]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     folder.postlink(&["report", "app", "-p", "run.plraw", "-o", "report.html"]);
     let size = fs::metadata(folder.path("report.html"))
         .expect("it was written")

@@ -61,11 +61,8 @@ fn every_view_is_printed_light_and_whole_from_a_dark_screen() {
         return;
     };
     let folder = Folder::prepared(&["-g"]);
-    let files = ["app", "-p", "run.plraw", "--optimized", "app.opt"];
-    let more = ["--compare", "other.plraw", "-o", "report.html"];
-    folder.postlink(&[&["report"], &files[..], &more[..]].concat());
     browser.size(1280, 900);
-    browser.open(&folder.path("report.html"));
+    browser.open(&folder.page());
     browser.evaluate(
         "document.documentElement.dataset.theme === 'dark' || document.getElementById('theme-button').click()",
     );
@@ -127,7 +124,7 @@ fn of_a_long_table_the_first_rows_are_printed_and_the_rest_is_counted() {
     }
     source.push_str("  return n == 7;\n}\n");
     folder.build("app", "app.c", &source, &["-O1"]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     folder.postlink(&["report", "app", "-p", "run.plraw", "-o", "report.html"]);
     browser.size(1280, 900);
     browser.open(&folder.path("report.html"));

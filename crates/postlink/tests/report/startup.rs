@@ -30,14 +30,7 @@ int main(void) {
 fn pages_over_time_are_those_of_copies_of_the_live_profile() {
     let folder = Folder::new();
     folder.build("app", "app.c", SOURCE, &[]);
-    folder.postlink(&[
-        "instrument",
-        "app",
-        "-o",
-        "app.inst",
-        "--profile",
-        "run.plraw",
-    ]);
+    folder.instrument("app", "run.plraw");
     let mut program = Command::new(folder.path("app.inst"))
         .current_dir(folder.path("."))
         .stdin(Stdio::piped())
@@ -105,9 +98,9 @@ fn pages_over_time_are_those_of_copies_of_the_live_profile() {
 fn copies_of_another_program_and_what_is_no_copy_are_refused() {
     let folder = Folder::new();
     folder.build("app", "app.c", super::SOURCE, &[]);
-    folder.count("app", "run.plraw", &[]);
+    folder.count_run("app", "run.plraw", &[]);
     folder.build("other", "other.c", "int main(void) { return 0; }", &[]);
-    folder.count("other", "other.plraw", &[]);
+    folder.count_run("other", "other.plraw", &[]);
     let given = ["report", "app", "-p", "run.plraw", "-o", "r.html"];
     let refused = |startup: &str| folder.refused(&[&given[..], &["--startup", startup]].concat());
     let message = refused("other.plraw");

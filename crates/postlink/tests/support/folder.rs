@@ -38,8 +38,8 @@ impl Folder {
     }
 
     /// A program, to be run in the folder.
-    pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program);
+    pub fn command(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
         command
             .args(arguments)
             .current_dir(self.dir.path())
@@ -49,14 +49,16 @@ impl Folder {
     }
 
     /// Runs a program in the folder, whatever its exit code.
-    pub fn start(&self, program: &Path, arguments: &[&str]) -> Output {
+    pub fn start(&self, program: impl AsRef<Path>, arguments: &[&str]) -> Output {
+        let program = program.as_ref();
         self.command(program, arguments)
             .output()
             .unwrap_or_else(|e| panic!("{}: {e}", program.display()))
     }
 
     /// Runs a program, which must succeed, and gives its output.
-    pub fn run(&self, program: &Path, arguments: &[&str]) -> String {
+    pub fn run(&self, program: impl AsRef<Path>, arguments: &[&str]) -> String {
+        let program = program.as_ref();
         let output = self.start(program, arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(
@@ -68,7 +70,31 @@ impl Folder {
 
     /// Runs postlink, whatever its exit code.
     pub fn attempt(&self, arguments: &[&str]) -> Output {
-        self.start(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
+        self.start(env!("CARGO_BIN_EXE_postlink"), arguments)
+    }
+
+    /// What postlink says when it refuses.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.attempt(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// The text of a file.
+    pub fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// Instruments a program: `NAME.inst` writes this profile.
+    pub fn instrument(&self, name: &str, profile: &str) {
+        let counting = format!("{name}.inst");
+        self.postlink(&["instrument", name, "-o", &counting, "--profile", profile]);
+    }
+
+    /// Counts a run of a program.
+    pub fn count_run(&self, name: &str, profile: &str, arguments: &[&str]) {
+        self.instrument(name, profile);
+        self.run(self.path(&format!("{name}.inst")), arguments);
     }
 
     /// Instruments `app`, optimises it in all presets, and verifies: it prints the same each time, and nothing was
@@ -80,25 +106,25 @@ impl Folder {
             assert!(!said.contains("could not be proved"), "{said}");
             said
         };
-        let plain = self.run(&self.path("app"), &[]);
+        let plain = self.run(self.path("app"), &[]);
         let said = messages(&["instrument", "app", "-o", "counting"]);
         assert!(stays.is_none_or(|stays| said.contains(stays)), "{said}");
         // Of an earlier build.
         let _ = std::fs::remove_file(self.path("run.plraw"));
-        let mut counting = self.command(&self.path("counting"), &[]);
+        let mut counting = self.command(self.path("counting"), &[]);
         let counted = super::done(counting.env("POSTLINK_PROFILE", self.path("run.plraw")));
         assert_eq!(String::from_utf8_lossy(&counted.stdout), plain);
         for preset in ["max", "size", "fast", "safe"] {
             let profile = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
             let said = messages(&[&profile[..], &["--preset", preset]].concat());
             assert!(said.contains("proved: "), "{said}");
-            assert_eq!(self.run(&self.path("opt"), &[]), plain, "{preset}");
+            assert_eq!(self.run(self.path("opt"), &[]), plain, "{preset}");
             self.postlink(&["verify", "app", "opt"]);
         }
     }
 
     /// Runs postlink, which must succeed, and gives its output.
     pub fn postlink(&self, arguments: &[&str]) -> String {
-        self.run(Path::new(env!("CARGO_BIN_EXE_postlink")), arguments)
+        self.run(env!("CARGO_BIN_EXE_postlink"), arguments)
     }
 }

@@ -12,7 +12,7 @@ use crate::context::trie::Trie;
 use crate::context::{Cold, nest, preinline};
 use crate::names;
 use crate::sample::summary::{Summary, Thresholds};
-use crate::sample::{Function, NameId, Profile, binary, extbinary, text};
+use crate::sample::{Function, NameId, Profile, binary, extbinary, gcov, text};
 
 /// Names of functions that compilers make for initialisers: several functions of a program have them, so they
 /// say nothing.
@@ -73,11 +73,12 @@ pub(super) fn finish(
             };
             extbinary::write(&profile, &how, out)
         }
-        Format::Binary if profile.context_sensitive || profile.probe_based => {
+        Format::Binary | Format::Gcov(_) if profile.context_sensitive || profile.probe_based => {
             return Err(FormatError::new(
                 "Profile encoding format unsupported for writing operations",
             ));
         }
+        Format::Gcov(version) => gcov::write(&profile, version, out),
         Format::Binary => binary::write(&profile, out),
     };
     written.map_err(|error| FormatError::new(format!("cannot write the profile: {error}")))?;

@@ -21,7 +21,7 @@ use crate::dwarf::Lines;
 use crate::flat;
 use crate::probe::{self, Loaded};
 use crate::program::Program;
-use crate::sample::{Names, Profile, binary, extbinary, summary, text};
+use crate::sample::{self, Names, Profile, gcov, summary, text};
 use crate::script::{self, Script};
 use crate::tally::How;
 
@@ -33,6 +33,9 @@ pub enum Input<'a> {
     PerfData(&'a [u8]),
     /// A raw profile.
     Raw(&'a [u8]),
+    /// Runs and branches between addresses of the program as it is linked. Of instructions alone (the flag) each
+    /// is a run.
+    Counters(Counters, bool),
     /// A profile that is only to be worked over.
     Finished(&'a [u8]),
 }
@@ -47,6 +50,8 @@ pub enum Format {
     ExtBinary,
     /// LLVM's plain binary form: neither chains nor probes.
     Binary,
+    /// AutoFDO's form: neither chains nor probes.
+    Gcov(gcov::Version),
 }
 
 /// What is wanted.
@@ -235,12 +240,7 @@ pub fn generate(
     };
     let script = match input {
         Input::Finished(bytes) => {
-            let profile = match (extbinary::recognise(bytes), binary::recognise(bytes)) {
-                (true, _) => extbinary::read(bytes)?,
-                (_, true) => binary::read(bytes)?,
-                _ => text::read(bytes)?,
-            };
-            let made = file.of_finished(profile);
+            let made = file.of_finished(sample::read(bytes)?);
             return finish::finish(&file, made, options, report, out);
         }
         Input::Raw(bytes) => {
@@ -253,6 +253,12 @@ pub fn generate(
                 file.flat(&all, options)
             };
             return finish::finish(&file, made, options, report, out);
+        }
+        Input::Counters(counters, ips) => {
+            let mut options = options.clone();
+            options.script.ip_only = ips;
+            let made = file.flat(&counters, &options);
+            return finish::finish(&file, made, &options, report, out);
         }
         Input::Script(input) => script::read(input, &how, &options.script)?,
         Input::PerfData(bytes) => record::read(bytes, elf, &how, &options.script)?,

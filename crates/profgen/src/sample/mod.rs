@@ -8,16 +8,36 @@
 //! In a context-sensitive profile a function appears once for each chain of callers; the key is then the
 //! chain with the call locations, outermost first. In a flat one the chain is the function alone.
 //!
-//! Three forms are read and written here: [`text`], [`extbinary`] and the older [`binary`]. All additions saturate.
+//! Four forms are read and written here: [`text`], [`extbinary`], the older [`binary`], and AutoFDO's [`gcov`];
+//! [`read`] tells them apart. All additions saturate.
 
 pub mod binary;
 pub mod extbinary;
+pub mod gcov;
 pub mod summary;
 pub mod text;
 
 use std::collections::{BTreeMap, btree_map, hash_map};
 
 use rustc_hash::FxHashMap;
+
+use crate::FormatError;
+
+/// Reads a profile in any form.
+///
+/// # Errors
+/// As the form's own reader has them.
+pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
+    if extbinary::recognise(bytes) {
+        extbinary::read(bytes)
+    } else if binary::recognise(bytes) {
+        binary::read(bytes)
+    } else if gcov::recognise(bytes) {
+        gcov::read(bytes)
+    } else {
+        text::read(bytes)
+    }
+}
 
 /// A function's name, by number: see [`Names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -196,8 +196,14 @@ impl Recorder {
     /// The file. With `pipe` as `perf record -o -` writes it.
     pub fn finish(&self, pipe: bool) -> Vec<u8> {
         if pipe {
-            return self.piped();
+            self.piped()
+        } else {
+            self.with_features(&[])
         }
+    }
+
+    /// The file with more features than perf knows, from number 128 on.
+    pub fn with_features(&self, more: &[&[u8]]) -> Vec<u8> {
         const HEADER: u64 = 104;
         let mut out = b"PERFILE2".to_vec();
         let attributes = HEADER + 8;
@@ -214,7 +220,7 @@ impl Recorder {
         ]));
         // Which features: architecture (6), processor (8: count, 11: name), names of events (12).
         let features: u64 = 1 << 6 | 1 << 8 | 1 << 11 | 1 << 12;
-        out.extend(words(&[features, 0, 0, 0]));
+        out.extend(words(&[features, 0, (1 << more.len()) - 1, 0]));
         out.extend(words(&[ID]));
         out.extend(self.event.attribute());
         out.extend(words(&[HEADER, 8]));
@@ -229,7 +235,8 @@ impl Recorder {
         names.extend(text(self.event.name));
         names.extend(words(&[ID]));
         let processors = [4u32.to_le_bytes(), 4u32.to_le_bytes()].concat();
-        let sections = [text(self.arch), processors, text("0x410fd0c0"), names];
+        let mut sections = vec![text(self.arch), processors, text("0x410fd0c0"), names];
+        sections.extend(more.iter().map(|section| section.to_vec()));
         let mut at = out.len() as u64 + 16 * sections.len() as u64;
         for section in &sections {
             out.extend(words(&[at, section.len() as u64]));

@@ -347,7 +347,12 @@ pub(crate) fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
         };
         let stopped = I::sweep(bytes, piece.start, |i| {
             let at = (i.addr - piece.start) as usize;
-            spare = spare.minus(I::effects(&bytes[at..at + usize::from(i.len)], i).reads);
+            let effects = I::effects(&bytes[at..at + usize::from(i.len)], i);
+            spare = spare.minus(effects.reads);
+            if !program.refs.kept && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall) {
+                // A part that is not known to be one may read what it is given.
+                spare = spare.minus(effects.kills);
+            }
             spare != RegSet::EMPTY
         });
         if piece.fde.is_none() || stopped.is_some() {

@@ -1,10 +1,10 @@
 //! Old entries: where a jump to the new code fits.
 
 use postlink_elf::InputAddr;
-use postlink_isa::{Code, Isa};
+use postlink_isa::{Code, FixupKind, Isa, Place, Reach};
 
-use crate::cfg::{BlockId, Cfg, Term, Use};
-use crate::discover::{Program, Refs, is_guarded};
+use crate::cfg::{BlockId, Cfg, Field, Term, Use};
+use crate::discover::{Program, is_guarded};
 
 /// An old entry that gets a jump to the new code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     }
     let end = at + jump.bytes.len() as u64;
     if !program.refs.kept
-        && (!program.entry_proof.allows(at, end) || may_table_lead_into(program, cfg, at, end))
+        && (!program.entry_proof.allows(at, end) || may_table_lead_into::<I>(program, cfg, at, end))
     {
         return None;
     }
@@ -149,19 +149,17 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
     })
 }
 
-/// Whether a jump of the function may lead through a table to what a jump at an old entry overwrites after its first
-/// byte, `at`, up to `end`: whichever of the addresses that the function forms is the table, and whichever its
-/// entries are added to.
-fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> bool {
+/// Whether a jump of the function may lead through a table to an instruction that a jump at an old entry overwrites
+/// after its first byte, `at`, up to `end`: whichever of the addresses that the function forms is the table, and
+/// whichever its entries are added to.
+fn may_table_lead_into<I: Isa>(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> bool {
     /// More entries than this no table has.
     const ENTRIES: u64 = 4096;
-    if cfg.falls_back.is_empty() {
+    let second = (at + 1).next_multiple_of(I::INSTRUCTION_ALIGNMENT);
+    if cfg.falls_back.is_empty() && cfg.own_tables.is_empty() || second >= end {
         return false;
     }
-    let formed = cfg.fields.iter().filter(|f| f.role == Use::Address);
-    let mut formed: Vec<u64> = formed.map(|f| f.target).collect();
-    formed.sort_unstable();
-    formed.dedup();
+    let formed = formed::<I>(program, cfg);
     let is_code = |a: &u64| {
         let section = program.elf.section_at(*a);
         section.is_some_and(|(_, s)| s.is_code())
@@ -172,21 +170,64 @@ fn may_table_lead_into(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> b
         let section = program.elf.section_at(table);
         section.map_or(u64::MAX, |(_, s)| s.end())
     };
-    formed.iter().any(|&table| {
-        let room = (limit(table) - table) / 4;
+    let leads = |table: u64, width: u64, shift: u32| {
+        let room = (limit(table) - table) / width;
         (0..ENTRIES.min(room))
-            .map_while(|i| Refs::relative_value(program.elf, table.wrapping_add(4 * i), 4))
+            .map_while(|i| program.elf.bytes_at(table.wrapping_add(width * i), width))
+            .flat_map(values)
             .any(|value| {
                 let leads = |base: &u64| {
-                    let target = base.wrapping_add(value);
+                    let target = base.wrapping_add(value << shift);
                     target > at && target < end
                 };
                 leads(&table) || bases.iter().any(leads)
             })
+    };
+    // Instructions, read as entries of one byte, lead anywhere; tables of such entries are in data.
+    let is_table = |a: &&u64| I::INSTRUCTION_ALIGNMENT == 1 || !is_code(a);
+    formed.iter().filter(is_table).any(|&table| {
+        let mut kinds = I::TABLE_ENTRIES.iter();
+        kinds.any(|&(width, shift)| leads(table, width, shift))
     })
 }
 
-/// Appends what takes the place of an old entry.
+/// What an entry of a table may mean: with its sign, and without.
+fn values(entry: &[u8]) -> [u64; 2] {
+    let mut wide = [0; 8];
+    wide[..entry.len()].copy_from_slice(entry);
+    let unsigned = u64::from_le_bytes(wide);
+    let unused = 64 - 8 * entry.len() as u32;
+    [((unsigned << unused) as i64 >> unused) as u64, unsigned]
+}
+
+/// Addresses that a function forms, by one instruction or by several; ascending.
+fn formed<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<u64> {
+    let is_formed = |f: &&Field| f.role == Use::Address || f.kind == FixupKind::Adr;
+    let fields = cfg.fields.iter().filter(is_formed);
+    let mut formed: Vec<u64> = fields.map(|f| f.target).collect();
+    let function = cfg.blocks.first().and_then(|b| program.piece_at(b.start));
+    let function = function.map(|p| &program.functions[p.function as usize]);
+    for piece in function.iter().flat_map(|f| &f.pieces) {
+        let piece = &program.pieces[*piece as usize];
+        let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
+        I::in_parts(
+            bytes.unwrap_or_default(),
+            piece.start,
+            &|_| true,
+            &mut |place, to| {
+                if place == Place::Formed {
+                    formed.push(to);
+                }
+            },
+        );
+    }
+    formed.sort_unstable();
+    formed.dedup();
+    formed
+}
+
+/// Appends what takes the place of an old entry. Where pages are not guarded, no landing pad is needed, and nothing but
+/// the first instruction is overwritten; with relocations outputs stay as they were.
 pub fn put_entry<I: Isa, T: Copy>(
     program: &Program<'_>,
     out: &mut Code<T>,
@@ -196,7 +237,9 @@ pub fn put_entry<I: Isa, T: Copy>(
 ) {
     if program.is_far::<I>(entry) {
         I::put_far_entry(out, original, target);
-    } else {
+    } else if program.refs.kept || is_guarded(program.elf) {
         I::put_entry(out, original, target);
+    } else {
+        I::put_jump(out, Reach::Long, target);
     }
 }

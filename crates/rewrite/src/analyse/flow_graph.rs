@@ -261,7 +261,7 @@ impl Builder<'_> {
         }
         self.add(end(b), OUTSIDE, None, Meaning::Outside);
         let only = matches!(block.term, Term::Fall | Term::Jump);
-        if only && !self.cfg.blocks[self.cfg.succs(b)[0] as usize].returns_twice {
+        if only && !self.returns_twice_to(b, self.cfg.succs(b)[0]) {
             // Counting the block does not count its only way out.
             let (s, cost) = (self.cfg.succs(b)[0], self.way_cost(b, 0));
             self.add(end(b), begin(s), cost, Meaning::Edge(b, 0));
@@ -270,11 +270,18 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether a block ends with the call that returns to another one a second time. (A jump to there is one like any
+    /// other.)
+    fn returns_twice_to(&self, b: BlockId, next: BlockId) -> bool {
+        let falls = self.cfg.blocks[b as usize].term == Term::Fall;
+        falls && self.cfg.blocks[next as usize].returns_twice
+    }
+
     /// The way out of a block that has one, maybe after a call.
     fn only_way(&mut self, b: BlockId, runs: f32) {
         let block = &self.cfg.blocks[b as usize];
         let s = self.cfg.succs(b)[0];
-        if self.cfg.blocks[s as usize].returns_twice {
+        if self.returns_twice_to(b, s) {
             // A counter after the call counts every return, also those that come from elsewhere (`longjmp`):
             // all of them are one edge from outside, and the call's own way ends outside.
             self.add(end(b), OUTSIDE, None, Meaning::Outside);

@@ -16,6 +16,8 @@ pub enum Target {
     Code(u64),
     /// This address, which did not move.
     Same(u64),
+    /// The displacement with which a load reads the function's n-th table of its own.
+    OwnTable(u32),
     /// The function's n-th counter.
     Counter(u32),
     /// A word of the table of the function's n-th recorded site: 8 × n + word.

@@ -184,6 +184,12 @@ impl Cutter<'_, '_> {
             Flow::IndirectJump => match self.jumps.by_address.get(&insn.addr) {
                 Some(&(Some(dispatch), leaves)) => {
                     block.term = Term::Dispatch { dispatch, leaves };
+                    // The target is an old address, though a jump to new code may be there, but for tables of new
+                    // code's own.
+                    let own = self.jumps.own.contains(&insn.addr);
+                    if !self.code.program.refs.kept && !own {
+                        self.cfg.falls_back.push(insn.addr);
+                    }
                 }
                 _ if falls_back(self.code.program, insn) => {
                     block.term = Term::FallBack;

@@ -7,6 +7,7 @@
 //! | [`FunctionCode::read`] | instructions and landing pads |
 //! | [`relative_tables`] | tables of self-relative entries whose address the function forms |
 //! | [`collect_leaders`] | where blocks begin, as far as direct jumps and tables say |
+//! | [`own_tables::find`] | tables of their own for indirect jumps, where the linker kept no relocations |
 //! | [`indirect::resolve`] | the targets of each indirect jump, and the leaders that follow from them |
 //! | [`blocks::cut`] | blocks, fields, call sites |
 //! | [`connect`] | edges |
@@ -19,6 +20,7 @@ use super::blocks::{self, Targets};
 use super::exclusive;
 use super::graph::{BlockId, Cfg, TableEntry, Term};
 use super::indirect::{self, IndirectJumps};
+use super::own_tables::{self, OwnTable};
 use crate::discover::{Function, NonlocalExits, Program, lsda_of, personality, table_entries};
 use crate::pin::Pin;
 
@@ -54,19 +56,26 @@ pub fn build<I: Isa>(
     let code = FunctionCode::read::<I>(program, function, insns, pieces)?;
     let tables = relative_tables(&code);
     collect_leaders(&code, &tables, leaders);
-    let jumps = indirect::resolve::<I>(&code, &tables, leaders)?;
+    let own_tables = own_tables::find::<I>(&code);
+    let inside = own_tables.iter().flat_map(|t| &t.entries);
+    leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
+    sort(leaders);
+    let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders)?;
     if program.refs.kept {
         labels_are_explained(&code, &jumps)?;
     }
     leaders.extend_from_slice(&jumps.anchored_targets);
     sort(leaders);
     let (mut cfg, targets) = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, index)?;
-    let unexplained = cfg.falls_back.is_empty() || program.visible.describes_insides;
-    if !program.refs.kept && unexplained && !code.function.labels.is_empty() {
+    if !program.refs.kept && knows_insides(&code, &cfg, &own_tables) {
         return Err(Pin::PointerToItsInside);
     }
     connect(&mut cfg, &jumps, &targets, index)?;
     mark(&mut cfg, &code, &tables, &jumps, index);
+    cfg.own_tables = own_tables;
+    let entries = cfg.own_tables.iter_mut().flat_map(|t| &mut t.entries);
+    let entries = entries.filter(|e| e.inside);
+    entries.for_each(|e| e.block = index.get(&e.target).copied());
     mark_unlikely(&mut cfg);
     exclusive::mark_regions(&mut cfg, code.insns);
     cfg.shrink();
@@ -140,6 +149,15 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
     /// Whether an address is in one of the pieces.
     pub fn contains(&self, addr: u64) -> bool {
         self.ranges.iter().any(|r| addr >= r.0 && addr < r.1)
+    }
+
+    /// The instruction that begins at an address.
+    pub fn insn_at(&self, addr: u64) -> Option<&'a Insn> {
+        let mut pieces = self.pieces.iter().map(|&(from, to)| &self.insns[from..to]);
+        pieces.find_map(|piece| {
+            let at = piece.binary_search_by_key(&addr, |i| i.addr).ok()?;
+            Some(&piece[at])
+        })
     }
 
     /// An instruction's bytes.
@@ -262,6 +280,22 @@ fn labels_are_explained(code: &FunctionCode<'_, '_>, jumps: &IndirectJumps) -> R
     } else {
         Err(Pin::PointerToItsInside)
     }
+}
+
+/// Whether something may know an address inside of the function by which it describes the code there: not a label of
+/// a jump that goes on in old code, nor what a table of the function's holds or counts from.
+fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
+    let labels = &code.function.labels;
+    if code.program.visible.describes_insides {
+        return !labels.is_empty();
+    }
+    let explained = |label: &u64| {
+        let holds = |t: &OwnTable| {
+            t.base == *label || t.width == 8 && t.entries.iter().any(|e| e.target == *label)
+        };
+        own_tables.iter().any(holds)
+    };
+    cfg.falls_back.is_empty() && !labels.iter().all(explained)
 }
 
 /// Sorts a list and drops what occurs twice.

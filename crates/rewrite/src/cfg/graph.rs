@@ -22,6 +22,7 @@
 
 use postlink_isa::{Cond, FixupKind, Insn};
 
+use super::own_tables::OwnTable;
 use crate::discover::Program;
 
 /// Index of a block in its function.
@@ -228,8 +229,12 @@ pub struct Cfg {
     pub anchored_targets: Vec<(u64, BlockId)>,
     /// Addresses inside with their blocks: other entries and labels.
     pub address_taken: Vec<(u64, BlockId)>,
-    /// Addresses of jumps that go on in old code ([`Term::FallBack`]), ascending within a piece.
+    /// Addresses of jumps to old addresses, ascending within a piece: those that go on in old code
+    /// ([`Term::FallBack`]), and, where the linker kept no relocations, those that come back from there
+    /// ([`Cfg::anchored_targets`]).
     pub falls_back: Vec<u64>,
+    /// Tables of their own for jumps of new code, ascending by the jump within a piece.
+    pub own_tables: Vec<OwnTable>,
     /// Where calls return that may return in a new process, with the block that ends there or goes on there.
     pub forks: Vec<(BlockId, u64)>,
     /// Index of the first field of each block, and one more.

@@ -5,10 +5,11 @@
 //! no jump is seen to use (it may be read relative to something else), or a place in the code whose address
 //! is formed and that no table counts from.
 
-use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape};
+use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape, Reach};
 use rustc_hash::FxHashMap;
 
 use super::build::{FunctionCode, RelativeTable};
+use super::own_tables::OwnTable;
 use super::targets::{absolute_table, along_branch, anchored};
 use crate::pin::Pin;
 
@@ -24,12 +25,14 @@ pub(super) struct IndirectJumps {
     pub by_address: FxHashMap<u64, (Option<u32>, bool)>,
     /// Targets of tables that count from a place in the code, ascending.
     pub anchored_targets: Vec<u64>,
+    /// Jumps through tables of their own: they do not lead to old addresses.
+    pub own: Vec<u64>,
 }
 
 /// Finds the targets of all indirect jumps. `leaders` are those known so far, ascending.
 pub(super) fn resolve<I: Isa>(
     code: &FunctionCode<'_, '_>,
-    tables: &[RelativeTable],
+    (tables, own_tables): (&[RelativeTable], &[OwnTable]),
     leaders: &[u64],
 ) -> Result<IndirectJumps, Pin> {
     let anchors: Vec<(u64, bool)> = code
@@ -52,6 +55,16 @@ pub(super) fn resolve<I: Isa>(
         formed,
         found: IndirectJumps::default(),
     };
+    for table in own_tables {
+        let inside = table.entries.iter().filter(|e| e.inside);
+        let mut targets: Vec<u64> = inside.map(|e| e.target).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        let leaves = table.guarded || table.entries.iter().any(|e| !e.inside);
+        let jump = (Some(resolver.dispatch(targets)), leaves);
+        resolver.found.by_address.insert(table.jump, jump);
+        resolver.found.own.push(table.jump);
+    }
     for &(from, to) in code.pieces {
         for k in from..to {
             if code.insns[k].flow == Flow::IndirectJump {
@@ -89,15 +102,26 @@ impl Resolver<'_, '_> {
     fn jump<I: Isa>(&mut self, from: usize, k: usize) -> Result<(), Pin> {
         let code = self.code;
         let insn = code.insns[k];
+        if self.found.by_address.contains_key(&insn.addr) {
+            return Ok(());
+        }
         let imports = &code.program.imports;
         let imported = insn.field.is_some_and(|x| imports.contains_key(&x.target));
-        let no_tables = !code.program.refs.kept
+        let no_tables = !code.program.refs.kept && self.anchors.is_empty()
             || self.tables.is_empty() && code.function.labels.is_empty() && self.anchors.is_empty();
         if imported || no_tables {
             self.found.by_address.insert(insn.addr, (None, true));
             return Ok(());
         }
         let shape = self.shape::<I>(from, k);
+        if !code.program.refs.kept {
+            let jump = match shape {
+                JumpShape::Anchored(a) => self.arrivals::<I>(&a),
+                _ => (None, true),
+            };
+            self.found.by_address.insert(insn.addr, jump);
+            return Ok(());
+        }
         let (mut targets, leaves) = self.targets(shape)?;
         targets.sort_unstable();
         targets.dedup();
@@ -197,6 +221,31 @@ impl Resolver<'_, '_> {
                 Ok((all, true))
             }
         }
+    }
+
+    /// A jump through such a table where the linker kept no relocations: its number, and whether it may go on in old
+    /// code. It does so at targets that do not begin an instruction, or whose old code something reads.
+    fn arrivals<I: Isa>(&mut self, a: &Anchor) -> (Option<u32>, bool) {
+        let program = self.code.program;
+        let mut all = anchored(program, a, &self.formed, &self.code.ranges);
+        all.sort_unstable();
+        all.dedup();
+        let fits = |at: &u64| {
+            self.code.insn_at(*at).is_some_and(|first| {
+                // The jump may be after a landing pad.
+                let pad = u64::from(first.len) * u64::from(first.traits.landing_pad);
+                let end = at + I::jump_len(Reach::Long) as u64 + pad;
+                !program.entry_proof.may_be_read(*at, end)
+            })
+        };
+        let count = all.len();
+        all.retain(fits);
+        if all.is_empty() {
+            return (None, true);
+        }
+        let leaves = a.count.is_none() || all.len() < count;
+        self.found.anchored_targets.extend_from_slice(&all);
+        (Some(self.dispatch(all)), leaves)
     }
 
     /// The targets of a table that counts from a place in the code.

@@ -13,8 +13,13 @@
 //! | landing pads | in exception tables |
 //! | at a fixed address, numbers that could be the address | words of data; immediate operands and displacements of instructions; elsewhere in code every position |
 //!
-//! Instruction starts are those of a linear decode from the start of what is covered, and of a decode from the
-//! target of a branch that is none of them: code that jumps over a prefix has some that overlap. What jump tables
+//! On AArch64 the jump is one instruction in most places, and then nothing can come after its first byte; instructions
+//! begin at multiples of four, so every word is looked at as one. Addresses that take two instructions are looked for
+//! in each range of code ([`postlink_isa::Decode::in_parts`]), of pages that have code or sections which could make
+//! way. Old targets of jump tables are overwritten as well, where nothing reads them.
+//!
+//! On x86-64 instruction starts are those of a linear decode from the start of what is covered, and of a decode from
+//! the target of a branch that is none of them: code that jumps over a prefix has some that overlap. What jump tables
 //! of the function itself hold is looked at with the function ([`crate::analyse`]). That no jump through a table of
 //! another function leads there is assumed, and counted by the checker, which has an analysis of its own.
 //!
@@ -23,7 +28,7 @@
 
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, Section, SymbolTable};
-use postlink_isa::{Flow, Insn, Isa, Place};
+use postlink_isa::{FixupKind, Flow, Insn, Isa, Place};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -32,8 +37,8 @@ use super::program::Program;
 
 /// More bytes than this no jump at an entry has, with a landing pad in front of it.
 const LONGEST: u64 = 16;
-/// More bytes than this no instruction reads from one place.
-const WIDEST: u64 = 64;
+/// Bytes of a page that one instruction forms.
+const PAGE: u64 = 4096;
 /// Bytes of code that one task looks at.
 const CHUNK: usize = 1 << 18;
 
@@ -46,6 +51,8 @@ pub struct EntryProof {
     read: Vec<u64>,
     /// Code may know the address of a section that could make way for the program headers.
     pub needs_headers: bool,
+    /// More bytes than this are not read from one place.
+    widest: u64,
 }
 
 impl EntryProof {
@@ -66,7 +73,7 @@ impl EntryProof {
         let mut found = Found::default();
         let code = program.elf.sections.iter().filter(|s| s.is_code());
         for section in code {
-            found.join(search.near_branches::<I>(section));
+            found.join(search.branches::<I>(section));
         }
         let of_code = covered
             .par_iter()
@@ -88,20 +95,28 @@ impl EntryProof {
             led_to: found.led_to,
             read: found.read,
             needs_headers: found.headers,
+            widest: I::WIDEST,
         })
     }
 
     /// Whether a jump may overwrite the bytes from `at` up to `end`.
     pub fn allows(&self, at: u64, end: u64) -> bool {
-        let next = |list: &[u64], from: u64| {
-            let i = list.partition_point(|a| *a < from);
-            list.get(i).copied()
-        };
         let led = next(&self.led_to, at + 1).is_some_and(|a| a < end);
-        // What is read from below may reach it.
-        let read = next(&self.read, (at + 1).saturating_sub(WIDEST)).is_some_and(|a| a < end);
-        !led && !read
+        !led && !self.may_be_read(at, end)
     }
+
+    /// Whether instructions may read a byte from `at` up to `end` as data.
+    pub fn may_be_read(&self, at: u64, end: u64) -> bool {
+        // What is read from below may reach it.
+        let from = (at + 1).saturating_sub(self.widest);
+        next(&self.read, from).is_some_and(|a| a < end)
+    }
+}
+
+/// The first of ascending addresses that is not below another.
+fn next(list: &[u64], from: u64) -> Option<u64> {
+    let i = list.partition_point(|a| *a < from);
+    list.get(i).copied()
 }
 
 /// What was found.
@@ -236,8 +251,8 @@ impl Search<'_, '_> {
     }
 
     /// Something may be at an address as data.
-    fn reads(&self, addr: u64, found: &mut Found) {
-        let ends = [addr, addr.saturating_add(WIDEST - 1)];
+    fn reads<I: Isa>(&self, addr: u64, found: &mut Found) {
+        let ends = [addr, addr.saturating_add(I::WIDEST - 1)];
         let touches = |a: u64| self.elf.section_at(a).is_some_and(|(_, s)| s.is_code());
         if ends.into_iter().any(touches) {
             found.read.push(addr);
@@ -248,8 +263,9 @@ impl Search<'_, '_> {
         found.headers |= self.headers.iter().any(|r| r.0 <= addr && addr < r.1);
     }
 
-    /// Direct branches with four bytes of displacement, at every position of a section.
-    fn near_branches<I: Isa>(&self, section: &Section<'_>) -> Found {
+    /// Direct branches with four bytes of displacement, at every position of a section; all branches where each word
+    /// can be looked at as an instruction.
+    fn branches<I: Isa>(&self, section: &Section<'_>) -> Found {
         let bytes = self.elf.section_data(section);
         let parts = (0..bytes.len()).step_by(CHUNK).collect::<Vec<_>>();
         let look = |from: &usize| {
@@ -257,7 +273,8 @@ impl Search<'_, '_> {
             // What begins in a part may end in the next.
             let part = &bytes[*from..bytes.len().min(from + CHUNK + 8)];
             I::places(part, section.addr + *from as u64, &mut |place, target| {
-                if place == Place::Branch {
+                let short = I::INSTRUCTION_ALIGNMENT > 1 && place == Place::ShortBranch;
+                if place == Place::Branch || short {
                     self.leads(target, &mut found);
                 }
             });
@@ -284,7 +301,7 @@ impl Search<'_, '_> {
                 }
                 let at = (insn.addr - start) as usize;
                 let own = &bytes[at..at + usize::from(insn.len)];
-                self.instruction(insn, own, &mut found);
+                self.instruction::<I>(insn, own, &mut found);
                 if let Flow::Jump { target }
                 | Flow::CondJump { target, .. }
                 | Flow::ShortCond { target }
@@ -307,23 +324,48 @@ impl Search<'_, '_> {
                 work.append(&mut branches);
             }
         }
+        self.in_parts::<I>(bytes, start, &mut found);
         found
     }
 
+    /// Addresses that take several instructions, and numbers that do.
+    fn in_parts<I: Isa>(&self, bytes: &[u8], start: u64, found: &mut Found) {
+        let wanted = |page: u64| {
+            let end = page.saturating_add(PAGE);
+            let mut code = self.elf.sections.iter().filter(|s| s.is_code());
+            code.any(|s| s.addr < end && page < s.end())
+                || self.headers.iter().any(|r| r.0 < end && page < r.1)
+        };
+        let mut all = Vec::new();
+        I::in_parts(bytes, start, &wanted, &mut |place, target| {
+            all.push((place, target))
+        });
+        for (place, target) in all {
+            self.knows(target, found);
+            match place {
+                Place::Operand => self.reads::<I>(target, found),
+                _ => self.leads(target, found),
+            }
+        }
+        if self.fixed {
+            I::numbers(bytes, start, &mut |number| self.number(number, found));
+        }
+    }
+
     /// One instruction, whose bytes these are.
-    fn instruction(&self, insn: &Insn, own: &[u8], found: &mut Found) {
+    fn instruction<I: Isa>(&self, insn: &Insn, own: &[u8], found: &mut Found) {
         if let Flow::Jump { target }
         | Flow::CondJump { target, .. }
         | Flow::ShortCond { target }
         | Flow::Call { target } = insn.flow
         {
             self.leads(target, found);
-        } else if let Some(field) = insn.field {
+        } else if let Some(field) = insn.field.filter(|f| f.kind != FixupKind::Page) {
             self.knows(field.target, found);
             if insn.traits.forms_address {
                 self.leads(field.target, found)
             } else {
-                self.reads(field.target, found)
+                self.reads::<I>(field.target, found)
             }
         }
         if self.fixed {
@@ -359,12 +401,15 @@ impl Search<'_, '_> {
         };
         I::places(bytes, start, &mut |place, target| {
             self.leads(target, &mut found);
-            if place == Place::Operand {
+            if matches!(place, Place::Operand | Place::Formed) {
                 self.knows(target, &mut found);
-                self.reads(target, &mut found);
+            }
+            if place == Place::Operand {
+                self.reads::<I>(target, &mut found);
             }
         });
-        if self.fixed {
+        self.in_parts::<I>(bytes, start, &mut found);
+        if self.fixed && I::INSTRUCTION_ALIGNMENT == 1 {
             for number in bytes.windows(4) {
                 let number = number.try_into().map_or(0, u32::from_le_bytes);
                 self.number(u64::from(number), &mut found);

@@ -56,11 +56,6 @@ pub fn check_program(program: &Program<'_>) -> Result<(), Error> {
             "the linker kept no relocations, and {why}"
         )))
     };
-    if elf.machine == EM_AARCH64 {
-        return refuse(
-            "without them only files for x86-64 can be rewritten, not for AArch64: link with -Wl,-q (--emit-relocs)",
-        );
-    }
     for name in [".gnu.prelink_undo", ".gnu.liblist"] {
         if elf.section(name).is_some() {
             return refuse(&format!(

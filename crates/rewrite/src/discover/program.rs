@@ -9,6 +9,7 @@
 //! pieces are ascending but for the first, which is the one that is called.
 
 use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_elf::raw::PF_X;
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_elf::unwind::lsda::Personality;
 use postlink_isa::Isa;
@@ -95,6 +96,12 @@ impl<'d> Program<'d> {
     /// Whether new code may be out of reach of a direct jump at an address of the old.
     pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
         self.new_end.saturating_sub(addr) >= I::BRANCH_REACH
+    }
+
+    /// Whether new code may be out of reach of a direct jump at some address of the old.
+    pub fn has_far_code<I: Isa>(&self) -> bool {
+        let code = self.elf.loads().filter(|s| s.flags & PF_X != 0);
+        code.map(|s| s.addr).any(|addr| self.is_far::<I>(addr))
     }
 
     /// Whether instructions that fault may raise exceptions, in any function of the program: its personality routine is

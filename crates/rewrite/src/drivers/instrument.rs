@@ -661,6 +661,8 @@ fn make<'d, I: Isa>(
         for (n, s) in a.cfg.recorded().enumerate() {
             let mut offset = u32::MAX;
             let bytes = program.elf.bytes_at(s.at, u64::from(s.len)).unwrap_or(&[]);
+            let start = program.piece_at(s.at).map_or(s.at, |p| p.start);
+            let before = program.elf.bytes_at(start, s.at.saturating_sub(start));
             // The callee of a TLS descriptor preserves every register: nothing is free there.
             let descriptor = program
                 .refs
@@ -669,7 +671,7 @@ fn make<'d, I: Isa>(
                 .is_ok()
                 || !program.refs.kept
                     && !program.refs.tls_descriptors.is_empty()
-                    && I::may_call_descriptor(bytes);
+                    && I::may_call_descriptor(before.unwrap_or_default(), bytes);
             if !descriptor && let Some(insn) = I::decode(bytes, s.at) {
                 let at = recorders.bytes.len().next_multiple_of(4);
                 recorders.bytes.resize(at, I::PADDING);

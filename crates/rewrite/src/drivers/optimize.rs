@@ -527,6 +527,7 @@ fn emit_one<'d, I: Isa>(
         anchored_targets: link::places(&cfg.anchored_targets),
         secondary_entries: c.analysed.secondary_entries.clone(),
         table_entries: cfg.table_entries.clone(),
+        own_tables: cfg.own_tables.clone(),
         falls_back: link::addresses(&cfg.falls_back),
         address_taken: link::places(&cfg.labels(program, c.function as usize)),
         recorders: Code::default(),

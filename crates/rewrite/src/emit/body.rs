@@ -12,7 +12,7 @@ use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach};
 use rustc_hash::FxHashMap;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target};
-use crate::cfg::{Block, BlockId, Cfg, Term, Use};
+use crate::cfg::{Block, BlockId, Cfg, OwnTable, Term, Use};
 use crate::discover::Program;
 use crate::passes::{Change, Changes};
 use crate::pin::Pin;
@@ -268,11 +268,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
         stops.extend(forks.map(|c| (c.1, Stop::Fork)));
         let changes = self.plan.changes.of(b);
         stops.extend(changes.iter().map(|c| (c.at, Stop::Change(c))));
+        let own = self.cfg.own_tables.iter().zip(0u32..);
+        let own = own.filter(|(t, _)| t.load >= block.start && t.load < block.end);
+        stops.extend(own.map(|(t, n)| (t.load, Stop::Table(n, t))));
         // A check for a new process goes first, a counter before a recorder at the same place.
         stops.sort_by_key(|s| match s.1 {
             Stop::Fork => (s.0, 0),
             Stop::Counter(_) => (s.0, 1),
-            Stop::Site { .. } | Stop::Change(_) => (s.0, 2),
+            Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) => (s.0, 2),
         });
         let mode = self.mode();
         for (at, stop) in stops {
@@ -299,6 +302,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     self.put(&change.code);
                     from = at + u64::from(change.len);
                 }
+                Stop::Table(number, table) => {
+                    self.table_load(number, table)?;
+                    from = at + u64::from(table.len);
+                }
             }
             // After the last call of a piece no state is described.
             let at = if at < block.end {
@@ -312,10 +319,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 len,
                 input: at,
                 copied: false,
-                instead: matches!(stop, Stop::Site { .. } | Stop::Change(_)),
+                instead: matches!(stop, Stop::Site { .. } | Stop::Change(_) | Stop::Table(..)),
                 of: match stop {
                     Stop::Site { len, .. } => Some((at, len)),
                     Stop::Change(change) => Some((at, change.len)),
+                    Stop::Table(_, table) => Some((at, table.len)),
                     Stop::Counter(_) | Stop::Fork => None,
                 },
                 piece: block.piece,
@@ -355,6 +363,19 @@ impl<I: Isa> Emitter<'_, '_, I> {
             ..*f
         };
         self.temp.fixups.extend(code.fixups.iter().map(moved));
+    }
+
+    /// Appends the load of an entry of a table of its own, and what is in front of it if nothing bounds the index.
+    fn table_load(&mut self, number: u32, table: &OwnTable) -> Result<(), Pin> {
+        let bytes = self.program.elf.bytes_at(table.load, table.len.into());
+        let bytes = bytes.ok_or(Pin::NotInstructions)?;
+        let last = (table.entries.len() as u32).saturating_sub(1);
+        let old = Target::Same(table.load);
+        if table.guarded && !I::put_index_guard(&mut self.temp, table.index, last, old) {
+            return Err(Pin::OutOfReach);
+        }
+        let fits = I::put_table_load(&mut self.temp, bytes, Target::OwnTable(number));
+        fits.then_some(()).ok_or(Pin::OutOfReach)
     }
 
     /// The address whose unwind state holds after a block: that of the next instruction, if it is in the same piece.
@@ -931,4 +952,6 @@ enum Stop<'a> {
     Fork,
     /// Other code in place of an instruction.
     Change(&'a Change),
+    /// The load of an entry of the function's n-th table of its own.
+    Table(u32, &'a OwnTable),
 }

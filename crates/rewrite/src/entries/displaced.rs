@@ -128,6 +128,8 @@ pub fn displaced<I: Covers>(program: &Program<'_>, at: u64, exceptions: bool) ->
         let kept = match insn.flow {
             Flow::ShortCond { .. } => false,
             Flow::Call { .. } | Flow::IndirectCall => exceptions && !throws,
+            // Of a direct jump nobody is asked: where it goes is what may fault.
+            Flow::Jump { .. } => !insn.traits.prefixed,
             _ => may_fault && !insn.traits.prefixed && !insn.traits.landing_pad,
         };
         let field = insn.field.is_none_or(|f| match f.kind {

@@ -401,7 +401,8 @@ impl Plan {
             | Target::SiteWord(_)
             | Target::Recorder(_)
             | Target::Ready
-            | Target::Enter => OutputAddr::default(),
+            | Target::Enter
+            | Target::OwnTable(_) => OutputAddr::default(),
         };
         out.copy_from_slice(&self.code.bytes);
         for fixup in &self.code.fixups {

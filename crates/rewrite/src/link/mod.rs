@@ -8,6 +8,7 @@
 //! | [`stress`] | layouts at random, for tests |
 //! | [`veneers`] | range-extension thunks, for branches that do not reach |
 //! | [`place`] | addresses and fixups of new code |
+//! | [`own_tables`] | jump tables of new code's own |
 //! | [`references`] | old entries, jump tables, pointers, code that stays |
 //! | [`unwind`] | unwind and exception tables |
 //! | [`tables`] | symbols, the note |
@@ -20,6 +21,7 @@ pub mod bat;
 pub mod debug;
 mod distances;
 mod identity;
+mod own_tables;
 mod place;
 mod ready;
 mod references;

@@ -21,6 +21,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::distances::{Distances, Gaps};
+use super::own_tables::OwnTables;
 use super::ready::{Ready, moving};
 use super::veneers::{self, Veneers};
 use crate::analyse::{SecondaryEntry, Target};
@@ -132,6 +133,8 @@ pub struct Placement {
     /// By veneer group: a copy of the recorders' slow path, if there is one.
     pub(super) slow: Vec<Option<OutputAddr>>,
     pub(super) slow_code: Vec<u8>,
+    /// Tables of new code's own.
+    pub(super) own_tables: OwnTables,
     /// What direct jumps and calls of new code go by way of.
     pub(super) veneers: Veneers,
     /// Hot code that has huge pages for itself: address and bytes, both multiples of one.
@@ -197,6 +200,7 @@ pub fn place<I: Isa>(
         recorder_at: vec![OutputAddr::default(); ready.len()],
         slow: vec![None; count],
         slow_code: options.slow.clone(),
+        own_tables: OwnTables::default(),
         veneers: Veneers::default(),
         huge: None,
         frames: (
@@ -211,6 +215,7 @@ pub fn place<I: Isa>(
     for veneer_group in 0..count {
         p.place_veneer_group::<I>(ready, veneer_group, orders, options, writer);
     }
+    p.own_tables = OwnTables::place(ready, writer);
     for (i, r) in moving(ready) {
         let start = InputAddr::new(program.start(r.function as usize));
         let entry = p.block(ready, i, 0);
@@ -462,6 +467,7 @@ impl Placement {
                 moved.unwrap_or(a.kept())
             }
             Target::Same(a) => InputAddr::new(a).kept(),
+            Target::OwnTable(n) => self.own_tables.displacement(r, i, n),
             Target::Counter(c) => {
                 probes.counters + probes.counter_size * (r.counter_base + u64::from(c))
             }

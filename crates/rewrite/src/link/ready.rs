@@ -4,7 +4,7 @@ use postlink_elf::InputAddr;
 use postlink_isa::{Code, Isa};
 
 use crate::analyse::{Analysed, FunctionUnwind, Probes, SecondaryEntry, Target};
-use crate::cfg::{BlockId, TableEntry};
+use crate::cfg::{BlockId, OwnTable, TableEntry};
 use crate::discover::Program;
 use crate::emit::{self, Emitted, FragmentUnwind, Plan, carry};
 use crate::pin::Pin;
@@ -23,6 +23,8 @@ pub struct Ready {
     pub anchored_targets: Vec<(InputAddr, BlockId)>,
     /// Entries beside the first whose old places get a jump.
     pub secondary_entries: Vec<SecondaryEntry>,
+    /// Its jump tables of its own.
+    pub own_tables: Vec<OwnTable>,
     /// Jumps that continue in old code, by address.
     pub falls_back: Vec<InputAddr>,
     /// Its labels.
@@ -98,6 +100,7 @@ pub fn emit_in_place<'d, I: Isa>(
         table_entries: a.cfg.table_entries.clone(),
         anchored_targets: places(&a.cfg.anchored_targets),
         secondary_entries: a.secondary_entries.clone(),
+        own_tables: a.cfg.own_tables.clone(),
         falls_back: addresses(&a.cfg.falls_back),
         address_taken: places(&a.cfg.labels(program, function)),
         recorders: Code::default(),

@@ -42,6 +42,7 @@ impl Placement {
         }
         self.registered_frames::<I>(program, ready, writer)?;
         self.table_entries(ready, writer)?;
+        self.fill_own_tables(ready, writer)?;
         if program.refs.kept {
             self.pointers(program, ready, move_pointers, writer)?;
         }

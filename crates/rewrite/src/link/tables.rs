@@ -1,7 +1,7 @@
 //! What describes the new code: symbols, and the note that claims what moved where.
 
 use postlink_elf::elf::SymbolTable;
-use postlink_elf::note::{EntryLevel, MovedFunction, Note, NoteBasis};
+use postlink_elf::note::{self, EntryLevel, MovedFunction, Note, NoteBasis};
 use postlink_elf::write::{InSection, NewId, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use rayon::prelude::*;
@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{LinkOptions, Placement};
 use super::ready::{Ready, moving};
-use crate::analyse::EntryPatch;
+use crate::analyse::{EntryPatch, Target};
 use crate::discover::{Basis, Program};
 use crate::emit::FragmentUnwind;
 use crate::error::Error;
@@ -136,6 +136,36 @@ impl Placement {
             .map(move |((a, unwind), b)| (start + a, b - a, unwind))
     }
 
+    /// What the note says of a function's own jump tables.
+    fn claimed_tables(&self, r: &Ready, i: usize) -> Vec<note::OwnTable> {
+        let fragments = r.code.fragments.iter().zip(self.fragments[i]);
+        let fixups = fragments.flat_map(|(f, start)| f.code.fixups.iter().map(move |x| (x, start)));
+        let loads = fixups.filter_map(|(x, start)| match x.target {
+            Target::OwnTable(n) => Some((n as usize, start + u64::from(x.at))),
+            _ => None,
+        });
+        let mut tables: Vec<(usize, note::OwnTable)> = loads
+            .filter_map(|(n, at)| {
+                let table = r.own_tables.get(n)?;
+                let new = at - u64::from(table.lead);
+                Some((
+                    n,
+                    note::OwnTable {
+                        load: (table.load, new.get()),
+                        old: table.table,
+                        base: table.base,
+                        new: self.own_tables.at(i, n).get(),
+                        entries: table.entries.len() as u64,
+                        guarded: table.guarded,
+                        wide: table.width == 8,
+                    },
+                ))
+            })
+            .collect();
+        tables.sort_unstable_by_key(|t| t.0);
+        tables.into_iter().map(|t| t.1).collect()
+    }
+
     /// The note that claims what moved where. Returns its section.
     pub fn note(
         &self,
@@ -192,6 +222,7 @@ impl Placement {
                     } else {
                         EntryLevel::Led
                     },
+                    tables: self.claimed_tables(r, i),
                     falls_back,
                 }
             })

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
+use crate::cfg::Term;
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
@@ -59,6 +60,9 @@ pub struct Inspection {
     pub led: usize,
     /// Movable functions with jumps that continue in old code, and the number of these jumps.
     pub falls_back: (usize, usize),
+    /// Table jumps of movable functions that have tables of their own: with an index that is bounded by what the
+    /// program compares, and with a guard.
+    pub own_tables: (usize, usize),
     /// Pointers to code in data.
     pub code_pointers: usize,
     /// Dynamic relocations.
@@ -104,14 +108,18 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let nonlocal_exits = NonlocalExits::new(&program);
     phases.begin("functions");
     phases::expect(program.functions.len());
-    let shares: Vec<(FunctionCounters, [usize; 3])> = (0..program.functions.len())
+    let shares: Vec<(FunctionCounters, [usize; 5])> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
             phases::did();
             let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
-            let numbers = a.as_ref().map_or([0; 3], |a| {
+            let numbers = a.as_ref().map_or([0; 5], |a| {
                 let led = usize::from(a.entry_patch.is_none());
-                [a.cfg.blocks.len(), led, a.cfg.falls_back.len()]
+                let tables = &a.cfg.own_tables;
+                let guarded = tables.iter().filter(|t| t.guarded).count();
+                let blocks = a.cfg.blocks.len();
+                let to_old = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
+                [blocks, led, to_old.count(), tables.len() - guarded, guarded]
             });
             (FunctionCounters::of(&program, f, &a), numbers)
         })
@@ -119,6 +127,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let sum = |k: usize| shares.iter().map(|s| s.1[k]).sum::<usize>();
     let (blocks, led) = (sum(0) as u64, sum(1));
     let falls_back = (shares.iter().filter(|s| s.1[2] > 0).count(), sum(2));
+    let own_tables = (sum(3), sum(4));
     let shares: Vec<FunctionCounters> = shares.into_iter().map(|s| s.0).collect();
     let movable: Vec<usize> = (0..shares.len())
         .filter(|f| shares[*f].pin.is_none())
@@ -160,6 +169,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
         basis: program.refs.basis(),
         led,
         falls_back,
+        own_tables,
         code_pointers: program.refs.pointers.len(),
         dynamic_relocations: elf.dyn_relocs()?.len(),
         symbols: elf.symbols(SymbolTable::Static).len(),

@@ -114,6 +114,8 @@ pub(crate) enum Guess {
     Narrow,
     /// An operand relative to the program counter.
     Relative,
+    /// An address relative to it that is formed, where that is told from one that is accessed.
+    Formed,
 }
 
 /// What an instruction does to general registers, one bit each: all that it may read, what it overwrites for
@@ -237,6 +239,76 @@ pub(crate) struct ThroughSlot {
     pub call: bool,
 }
 
+/// What an instruction leaves in general registers, as far as it bounds the index of a jump table or is an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Leaves {
+    /// All that it may write, one bit each.
+    pub writes: u32,
+    /// What it leaves in one of them.
+    pub left: Option<(u8, Left)>,
+    /// A comparison, whose outcome is in the flags: of the low bits, so many, of a register with a number.
+    pub compares: Option<(u8, u8, u64)>,
+    /// It writes no flag for certain.
+    pub keeps_flags: bool,
+    /// The low 8 bits of these registers are overwritten, and what was in them is not read.
+    pub low: u32,
+    /// These registers are read beyond their low 8 bits.
+    pub wide: u32,
+}
+
+/// What an instruction leaves in a register, whole. Numbers are unsigned, bits are counted from the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Address(u64),
+    Number(u64),
+    /// The low bits of another register, above them zeros.
+    Low {
+        from: u8,
+        bits: u8,
+    },
+    /// The low bits of another register, above them their sign.
+    Signed {
+        from: u8,
+        bits: u8,
+    },
+    /// What its own low bits have in common with a number, above them zeros.
+    And {
+        bits: u8,
+        number: u64,
+    },
+    /// Its own low bits shifted to the right, above them zeros.
+    Right {
+        bits: u8,
+        by: u8,
+    },
+    /// Anything up to a number.
+    AtMost(u64),
+}
+
+/// A load of an entry of a jump table, or a jump through one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableLoad {
+    /// The register that it is loaded into; `None`: it is jumped to.
+    pub to: Option<u8>,
+    pub base: Option<u8>,
+    pub index: u8,
+    /// Entries are of 8 bytes, not of 4 that are extended with their sign.
+    pub wide: bool,
+    pub disp: u64,
+    /// Prefixes beside those that belong to the registers' numbers.
+    pub marks: u8,
+}
+
+/// Instructions that let an index pass that is not above a number (unsigned, of all bits), and lead any other to `old`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexGuard {
+    pub register: u8,
+    pub last: u64,
+    pub old: u64,
+    /// Bytes of all.
+    pub len: u8,
+}
+
 /// A jump through a table of numbers, read from the code before the jump: the target is `base + scale * table[index]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dispatch {
@@ -332,6 +404,38 @@ pub(crate) trait Arch: Sync + Send + 'static {
         false
     }
 
+    /// What the instruction at the start of `bytes` leaves in registers.
+    fn leaves(_bytes: &[u8], _addr: u64) -> Leaves {
+        Leaves {
+            writes: u32::MAX,
+            left: None,
+            compares: None,
+            keeps_flags: false,
+            low: 0,
+            wide: u32::MAX,
+        }
+    }
+
+    /// The largest value of what was compared with `number`, where a branch on that comparison was taken, or was not.
+    fn most_if(_cond: u16, _taken: bool, _number: u64) -> Option<u64> {
+        None
+    }
+
+    /// The instruction at the start of `bytes` as a load of an entry of a jump table.
+    fn table_load(_bytes: &[u8]) -> Option<TableLoad> {
+        None
+    }
+
+    /// The instruction at the start of `bytes` as an addition of a whole register, the second, to another.
+    fn sum(_bytes: &[u8]) -> Option<(u8, u8)> {
+        None
+    }
+
+    /// The guard of an index at the start of `bytes`.
+    fn index_guard(_bytes: &[u8], _addr: u64) -> Option<IndexGuard> {
+        None
+    }
+
     /// The instruction as one of inserted code. `None`: such code has none like it.
     fn step(bytes: &[u8], addr: u64) -> Option<Step>;
 
@@ -378,7 +482,19 @@ pub(crate) trait Arch: Sync + Send + 'static {
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
 
     /// Visits what could be at any position of `bytes`, which are at `addr`, with the address that it would name.
-    fn guesses(_bytes: &[u8], _addr: u64, _visit: &mut dyn FnMut(Guess, u64)) {}
+    /// Where instructions have one length each of them is one of these positions.
+    fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64));
+
+    /// Visits the numbers that instructions of a program at a fixed address make in several steps, or may load from
+    /// among them.
+    fn numbers(_bytes: &[u8], _visit: &mut dyn FnMut(usize, u64)) {}
+
+    /// More bytes than this no instruction reads from one place that it names itself.
+    const WIDEST: u64;
+
+    /// Entries of jump tables that are added to an address: bytes, and the power of two that they are multiplied
+    /// with.
+    const ENTRIES: &'static [(u64, u32)];
 
     /// Whether all of `bytes`, which are after a function's code, are padding.
     fn is_padding(bytes: &[u8]) -> bool {

@@ -7,8 +7,8 @@
 //! * At an instruction in a stub it says what the input's entry says where the instruction was; at a counter, what it
 //!   says at the function's first instruction. Only the personality routine may be another one: none of the functions
 //!   whose calls are in stubs has an exception table, nor has the entry, so neither has anything to say. Where there
-//!   is an exception table, or no entry, no call is in a stub, and no instruction if faults may raise exceptions; there
-//!   the entry may also say that there is no caller.
+//!   is an exception table, or no entry, no call is in a stub, and no instruction but a direct jump if faults may raise
+//!   exceptions; there the entry may also say that there is no caller.
 //! * It covers no code that returns from a signal handler: run-times know that by its bytes if it has no entry.
 //!
 //! What is between the last function and the stubs has rows without a caller. To run-times they say what a missing
@@ -35,14 +35,15 @@ pub(super) struct Framed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum What {
-    Counter,
+    /// Counters, and direct jumps: no exception comes from them.
+    Quiet,
     Insn,
     Call,
 }
 
 impl Framed {
     pub(super) fn counter(at: u64, stub: u64, len: u64) -> Self {
-        let what = What::Counter;
+        let what = What::Quiet;
         Framed {
             at,
             stub,
@@ -54,6 +55,7 @@ impl Framed {
     pub(super) fn of(at: u64, stub: u64, old: &Insn, new: &Insn) -> Self {
         let what = match old.flow {
             Flow::Call(_) | Flow::IndirectCall => What::Call,
+            Flow::Jump(_) => What::Quiet,
             _ => What::Insn,
         };
         let len = u64::from(new.len);
@@ -357,7 +359,7 @@ impl Rows {
         let needed = match framed.what {
             What::Call => true,
             What::Insn => faults,
-            What::Counter => false,
+            What::Quiet => false,
         };
         Ok(match (was, is) {
             (None, None) => true,

@@ -294,6 +294,7 @@ fn unproved(old: u64, new: u64, failure: Failure) -> FunctionReport {
         assumed_no_return: 0,
         unreached: Vec::new(),
         entry: None,
+        tables: Vec::new(),
         falls_back: Vec::new(),
     }
 }
@@ -405,10 +406,13 @@ impl<A: Entries> Proof<'_, A> {
     /// Whether code of a function goes to its first instructions.
     fn comes_again(&self, entry: u64, last: u64) -> bool {
         let next = self.starts.partition_point(|s| *s <= entry);
-        let end = self.starts.get(next).copied().unwrap_or(entry + 4096);
-        let Some(code) = self.input.bytes(entry, end - entry) else {
+        let Some(code) = self.input.bytes_from(entry) else {
             return true;
         };
+        // The last function ends with the segment at the latest.
+        let end = self.starts.get(next).copied().unwrap_or(u64::MAX);
+        let len = usize::try_from(end - entry).unwrap_or(usize::MAX);
+        let code = code.get(..len).unwrap_or(code);
         let step = A::STEP.max(1);
         let mut at = 0;
         while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {

@@ -16,7 +16,7 @@
 //! | number of new ranges, each: start − end of the previous new range (of the file, 0 at first), length | uleb, (sleb, uleb)* |
 //! | number of labels, each: old address − old entry, new address − start of the first new range | uleb, (sleb, sleb)* |
 //! | version 2: what is at the old entry: 0 what was there, 2 a jump | u8 |
-//! | version 2: number of own jump tables, 0 | uleb |
+//! | version 2: number of own jump tables, each: old load − old entry, new load − start of the first new range, old table − old entry, base − old table, own table − end of the one before (of the first new range), entries, 1 guarded + 2 addresses | uleb, (sleb, sleb, sleb, sleb, sleb, uleb, u8)* |
 //! | version 2: number of jumps that continue in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
 //!
 //! Invariants of a [`Claim`] that parsed: at least one old and one new range for each function, none empty, none wraps;
@@ -64,6 +64,41 @@ impl Range {
     }
 }
 
+/// A jump table said to be a function's own: what a load of new code reads in the place of another table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnTable {
+    /// The instruction that loads an entry.
+    pub load: Pair,
+    /// The table that it reads in the input.
+    pub old: InputAddr,
+    /// What entries are added to; 0 if they are addresses.
+    pub base: u64,
+    /// The table that it reads in the output.
+    pub new: OutputAddr,
+    /// Number of entries.
+    pub entries: u64,
+    /// The index is compared with that in front of the load.
+    pub guarded: bool,
+    /// Entries are addresses of 8 bytes, not distances of 4.
+    pub wide: bool,
+}
+
+impl OwnTable {
+    /// Bytes of an entry.
+    pub(crate) fn width(&self) -> u64 {
+        if self.wide { 8 } else { 4 }
+    }
+
+    /// Where it is in the output.
+    pub(crate) fn range(&self) -> Range {
+        let start = self.new.get();
+        Range {
+            start,
+            end: start.saturating_add(self.entries.saturating_mul(self.width())),
+        }
+    }
+}
+
 /// A function said to be moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
@@ -74,6 +109,8 @@ pub(crate) struct Moved {
     pub labels: Vec<Pair>,
     /// Whether there is a jump at the old entry; version 2.
     pub jumps: bool,
+    /// Jump tables of its own; version 2.
+    pub tables: Vec<OwnTable>,
     /// Indirect jumps that continue in old code, by old address, ascending; version 2.
     pub falls_back: Vec<InputAddr>,
 }
@@ -190,6 +227,7 @@ impl<'d> Claim<'d> {
             new: SmallVec::new(),
             labels: Vec::new(),
             jumps: false,
+            tables: Vec::new(),
             falls_back: Vec::new(),
         };
         for _ in 0..r.uleb()? {
@@ -216,9 +254,7 @@ impl<'d> Claim<'d> {
                 2 => true,
                 _ => return None,
             };
-            if r.uleb()? != 0 {
-                return None;
-            }
+            Self::tables(r, &mut function)?;
             let mut before = None;
             for _ in 0..r.uleb()? {
                 let at = match before {
@@ -233,6 +269,39 @@ impl<'d> Claim<'d> {
             }
         }
         Some(function)
+    }
+
+    /// The jump tables of a function's own.
+    fn tables(r: &mut Reader<'d>, function: &mut Moved) -> Option<()> {
+        let first = function.new.first()?;
+        let (entry, start) = (function.old_entry.get(), first.start.get());
+        let mut before = first.end.get();
+        for _ in 0..r.uleb()? {
+            let load = (
+                InputAddr::new(entry.checked_add_signed(r.sleb()?)?),
+                OutputAddr::new(start.checked_add_signed(r.sleb()?)?),
+            );
+            let old = entry.checked_add_signed(r.sleb()?)?;
+            let base = r.sleb()?;
+            let new = before.checked_add_signed(r.sleb()?)?;
+            let entries = r.uleb()?;
+            let kind = r.u8().filter(|kind| *kind < 4)?;
+            let table = OwnTable {
+                load,
+                old: InputAddr::new(old),
+                base: match kind & 2 {
+                    0 => old.checked_add_signed(base)?,
+                    _ => 0,
+                },
+                new: OutputAddr::new(new),
+                entries,
+                guarded: kind & 1 != 0,
+                wide: kind & 2 != 0,
+            };
+            before = new.checked_add(entries.checked_mul(table.width())?)?;
+            function.tables.push(table);
+        }
+        Some(())
     }
 
     fn check_disjoint(
@@ -277,6 +346,7 @@ mod tests {
                     new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)],
                     labels: vec![],
                     jumps: false,
+                    tables: vec![],
                     falls_back: vec![],
                 },
                 Moved {
@@ -285,6 +355,7 @@ mod tests {
                     new: smallvec![r(0x9010, 0x9030)],
                     labels: vec![(InputAddr::new(0x1048), OutputAddr::new(0x9020))],
                     jumps: false,
+                    tables: vec![],
                     falls_back: vec![],
                 },
             ],
@@ -305,6 +376,23 @@ mod tests {
         let mut claim = sample();
         claim.basis = Some(Basis::Nothing);
         claim.functions[0].jumps = true;
+        let table = OwnTable {
+            load: (InputAddr::new(0x1004), OutputAddr::new(0x9008)),
+            old: InputAddr::new(0x3000),
+            base: 0x2ff0,
+            new: OutputAddr::new(0x9100),
+            entries: 7,
+            guarded: true,
+            wide: false,
+        };
+        let other = OwnTable {
+            base: 0,
+            new: OutputAddr::new(0x9120),
+            guarded: false,
+            wide: true,
+            ..table
+        };
+        claim.functions[1].tables = vec![table, other];
         claim.functions[1].falls_back = vec![
             InputAddr::new(0x804),
             InputAddr::new(0x1050),

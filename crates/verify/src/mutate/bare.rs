@@ -1,9 +1,11 @@
 //! Faults in outputs for which no kept relocations were used: what a rewriter would write that knew less than it
 //! thought, and claims that say something else than what is there.
 
+use super::code_a64::moved_by;
 use super::{Edit, Faults, Kind, Site};
 use crate::addr::{InputAddr, OutputAddr};
-use crate::arch::{FieldKind, Flow};
+use crate::arch::aarch64::AArch64;
+use crate::arch::{Arch, FieldKind, Flow};
 use crate::files::claim::{Basis, Claim};
 
 impl Faults<'_> {
@@ -30,8 +32,55 @@ impl Faults<'_> {
             }),
             _ => {
                 let sites = self.sites.iter();
-                sites.filter_map(|s| self.led_elsewhere(kind, s)).collect()
+                if self.arm {
+                    let elsewhere = |s| self.led_elsewhere_a64(kind, s);
+                    sites.filter_map(elsewhere).collect()
+                } else {
+                    sites.filter_map(|s| self.led_elsewhere(kind, s)).collect()
+                }
             }
+        }
+    }
+
+    /// The same on AArch64: the page that is formed, with the instruction behind it; or a branch to the second
+    /// instruction of its function's old body, if the jump there overwrote that.
+    fn led_elsewhere_a64(&self, kind: Kind, s: &Site) -> Option<Edit> {
+        let own = |addr: u64| {
+            let mut functions = self.claim.functions.iter();
+            functions.find(|f| f.in_new(OutputAddr::new(addr)) && f.jumps)
+        };
+        let w = self.word(s)?;
+        match kind {
+            Kind::FormedFollows if s.insn.field?.kind == FieldKind::Page => {
+                let add = self.site_at(s.addr + 4)?;
+                let then = AArch64::page_use(self.bytes(add)).filter(|u| u.dest.is_some())?;
+                let register = AArch64::page_register(self.bytes(s))?;
+                let page = s.insn.field?.target;
+                let formed = page.wrapping_add(then.offset);
+                let mut functions = self.claim.functions.iter();
+                let f = functions.find(|f| f.old_entry == InputAddr::new(formed))?;
+                let to = f.new_entry().get();
+                let by = ((to & !0xfff).wrapping_sub(page) as i64) >> 12;
+                let first = moved_by(w, by).filter(|_| then.base == register)?;
+                let second = self.word(add)? & !(0xfff << 10) | ((to & 0xfff) as u32) << 10;
+                let bytes = [first.to_le_bytes(), second.to_le_bytes()].concat();
+                Some(Edit::new(
+                    format!("at {:#x} to {to:#x}", s.addr),
+                    s.at,
+                    &bytes,
+                ))
+            }
+            Kind::IntoEntryJump => {
+                let (Flow::Branch { target, .. } | Flow::Jump(target)) = s.insn.flow else {
+                    return None;
+                };
+                let to = (own(s.addr)?.old_entry + 4).kept().get();
+                let changed = moved_by(w, (to.wrapping_sub(target) as i64) / 4)?;
+                let what = format!("at {:#x} to {to:#x}", s.addr);
+                let (old, new) = (self.input.bytes(to, 4), self.output.bytes(to, 4));
+                (old != new).then(|| Edit::new(what, s.at, &changed.to_le_bytes()))
+            }
+            _ => None,
         }
     }
 

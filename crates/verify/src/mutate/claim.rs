@@ -1,6 +1,6 @@
 //! Writing a claim: what [`Claim::parse`] reads, so that a fault can be put into it.
 
-use crate::files::claim::{Basis, Claim};
+use crate::files::claim::{Basis, Claim, Moved};
 
 impl Claim<'_> {
     /// Writes a note's contents; the inverse of [`Claim::parse`].
@@ -38,7 +38,8 @@ impl Claim<'_> {
                 sleb(&mut out, new.get().wrapping_sub(f.new_entry().get()) as i64);
             }
             if self.basis.is_some() {
-                out.extend([2 * u8::from(f.jumps), 0]);
+                out.push(2 * u8::from(f.jumps));
+                tables(&mut out, f);
                 uleb(&mut out, f.falls_back.len() as u64);
                 let mut before = None;
                 for &at in &f.falls_back {
@@ -51,6 +52,28 @@ impl Claim<'_> {
             }
         }
         out
+    }
+}
+
+/// Appends what is claimed of a function's own jump tables.
+fn tables(out: &mut Vec<u8>, f: &Moved) {
+    let (entry, start) = (f.old_entry.get(), f.new_entry().get());
+    let difference = |out: &mut Vec<u8>, a: u64, b: u64| sleb(out, a.wrapping_sub(b) as i64);
+    uleb(out, f.tables.len() as u64);
+    let mut before = f.new.first().map_or(0, |r| r.end.get());
+    for t in &f.tables {
+        difference(out, t.load.0.get(), entry);
+        difference(out, t.load.1.get(), start);
+        difference(out, t.old.get(), entry);
+        if t.wide {
+            out.push(0)
+        } else {
+            difference(out, t.base, t.old.get())
+        }
+        difference(out, t.new.get(), before);
+        uleb(out, t.entries);
+        out.push(u8::from(t.guarded) | u8::from(t.wide) << 1);
+        before = t.range().end;
     }
 }
 

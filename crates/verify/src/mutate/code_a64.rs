@@ -13,7 +13,7 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
 /// The word with its address field moved by `by` units: words for branches and literals, bytes for `adr`,
 /// pages for `adrp`.
-fn moved_by(w: u32, by: i64) -> Option<u32> {
+pub(super) fn moved_by(w: u32, by: i64) -> Option<u32> {
     let put = |low: u32, width: u32| {
         let value = i64::from((w << (32 - low - width)) as i32 >> (32 - width)) + by;
         let limit = 1i64 << (width - 1);

@@ -2,15 +2,16 @@
 //!
 //! A counter at an entry may be in a stub that does what the function begins with. It has no language-specific
 //! data, so an exception that one of these instructions raises is looked up where no landing pad is. Here such a
-//! stub is made: after the end of a segment with code, where the file has space, with a jump at the entry. The same
-//! can be made of a function of which no instruction in the stub has a landing pad; that one is right.
+//! stub is made: after the end of a segment with code, where the file has space, with a jump at the entry, and with
+//! rows in the unwind entry of stubs. The same can be made of a function of which no instruction in the stub has a
+//! landing pad; that one is right if that entry has no exception table.
 //!
 //! Where a function begins by reading a flag, as hand-written code does, its counter saves the flags; here it does not.
 
 use super::{Edit, Faults, Kind, Mutant};
 use crate::arch::x86_64::X86_64;
 use crate::arch::{Arch, Flow};
-use crate::files::elf::{PT_LOAD, SHT_NOBITS, SHT_SYMTAB};
+use crate::files::elf::{PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, SHT_SYMTAB};
 use crate::files::unwind::{Fde, Table};
 
 /// Bytes of a jump, and of a store that sets a coverage byte.
@@ -228,17 +229,31 @@ impl Faults<'_> {
         let at = fde.start + jump as u64;
         entry.extend(distance(at + JUMP as u64, room.addr)?);
         let (header, size) = room.header;
+        let mut changes = vec![
+            (room.at, stub),
+            (self.offset(at)?, entry),
+            // Size in the file and in memory.
+            (header, [size.to_le_bytes(), size.to_le_bytes()].concat()),
+        ];
+        changes.extend(self.described_to(room.addr + STUB));
         Some(Edit {
             what: format!(
                 "a stub at {:#x} for the function at {:#x}",
                 room.addr, fde.start
             ),
-            changes: vec![
-                (room.at, stub),
-                (self.offset(at)?, entry),
-                // Size in the file and in memory.
-                (header, [size.to_le_bytes(), size.to_le_bytes()].concat()),
-            ],
+            changes,
         })
+    }
+
+    /// Lets the unwind entry of stubs describe what is up to here as it describes a function's entry.
+    fn described_to(&self, end: u64) -> Option<(usize, Vec<u8>)> {
+        let table = self.output.segment(PT_GNU_EH_FRAME)?;
+        let count = u64::from(self.output.u32_at(table.addr + 8)?);
+        let distance = self.output.u32_at(table.addr + 8 + 8 * count)? as i32;
+        let addr = table.addr.wrapping_add_signed(distance.into());
+        let (_, fde) = Table::read_entry(&self.output, addr)?;
+        let len = u32::try_from(end.checked_sub(fde.start)?).ok()?;
+        // After its length, what leads to the CIE, and the first address.
+        Some((self.offset(addr)? + 12, len.to_le_bytes().to_vec()))
     }
 }

@@ -277,40 +277,43 @@ impl Faults<'_> {
         &self,
         spoil: &dyn Fn(&mut Claim<'_>, usize) -> Option<()>,
     ) -> Vec<Edit> {
-        let Some(index) = self.output.sections.iter().position(|s| {
-            s.name == b".note.postlink"
-                || s.kind == elf::SHT_NOTE
-                    && elf::find_note(self.output.section_data(s), |name, kind| {
-                        name == b"postlink" && kind == 1
-                    })
-                    .is_some()
-        }) else {
-            return Vec::new();
-        };
         let mut edits = Vec::new();
         for i in 0..self.claim.functions.len().min(50) {
             let mut claim: Claim<'_> = self.claim.clone();
             if spoil(&mut claim, i).is_none() || claim == self.claim {
                 continue;
             }
-            let desc = claim.encode();
-            let mut note = Vec::new();
-            note.extend(9u32.to_le_bytes());
-            note.extend((desc.len() as u32).to_le_bytes());
-            note.extend(1u32.to_le_bytes());
-            note.extend(b"postlink\0\0\0\0");
-            note.extend(desc);
-            note.resize(note.len().next_multiple_of(4), 0);
-            let at = self.output.data.len();
-            let header = u64_in(self.output.data, 40).unwrap_or(0) as usize + 64 * index;
-            let mut place = (at as u64).to_le_bytes().to_vec();
-            place.extend((note.len() as u64).to_le_bytes());
-            edits.push(Edit {
-                what: format!("function {i}"),
-                changes: vec![(at, note), (header + 24, place)],
-            });
+            edits.extend(self.claiming(&claim, format!("function {i}")));
         }
         edits
+    }
+
+    /// Another claim in the place of the one that is there.
+    pub(super) fn claiming(&self, claim: &Claim<'_>, what: String) -> Option<Edit> {
+        let index = self.output.sections.iter().position(|s| {
+            s.name == b".note.postlink"
+                || s.kind == elf::SHT_NOTE
+                    && elf::find_note(self.output.section_data(s), |name, kind| {
+                        name == b"postlink" && kind == 1
+                    })
+                    .is_some()
+        })?;
+        let desc = claim.encode();
+        let mut note = Vec::new();
+        note.extend(9u32.to_le_bytes());
+        note.extend((desc.len() as u32).to_le_bytes());
+        note.extend(1u32.to_le_bytes());
+        note.extend(b"postlink\0\0\0\0");
+        note.extend(desc);
+        note.resize(note.len().next_multiple_of(4), 0);
+        let at = self.output.data.len();
+        let header = u64_in(self.output.data, 40).unwrap_or(0) as usize + 64 * index;
+        let mut place = (at as u64).to_le_bytes().to_vec();
+        place.extend((note.len() as u64).to_le_bytes());
+        Some(Edit {
+            what,
+            changes: vec![(at, note), (header + 24, place)],
+        })
     }
 
     fn headers(&self) -> impl Iterator<Item = (usize, elf::Segment)> + '_ {

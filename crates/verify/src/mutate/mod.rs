@@ -13,6 +13,7 @@
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 //! | outputs without kept relocations | [`bare`] |
+//! | jump tables of new code's own there | [`own_tables`] |
 //! | changed instructions | [`changes`], [`branches`] |
 //! | what the program may see of a code address | [`visible`] |
 
@@ -26,6 +27,7 @@ mod counting;
 mod debug;
 mod entries;
 mod file;
+mod own_tables;
 mod unwinding;
 mod visible;
 
@@ -232,6 +234,32 @@ kinds! {
     FormedFollows,
     /// A conditional branch in new code continues after the first byte of a jump over an old entry.
     IntoEntryJump,
+    /// Claim and displacement of a load say that a jump table of its own begins one entry later.
+    OwnTableMoved,
+    /// They say that it is where the program writes, with the same entries there.
+    OwnTableWritable,
+    /// They say that it is the table of another jump.
+    OwnTableShared,
+    /// Two of its entries are exchanged.
+    OwnEntrySwapped,
+    /// An entry of it is one byte off.
+    OwnEntryOff,
+    /// An entry of it leads to another function.
+    OwnEntryToOtherFunction,
+    /// A load of its entries has another displacement.
+    DisplacementOff,
+    /// The guard of an index lets pass one more.
+    GuardBoundUp,
+    /// It compares as if numbers had a sign.
+    GuardSigned,
+    /// It compares 32 bits alone.
+    GuardNarrow,
+    /// It compares another register.
+    GuardOtherRegister,
+    /// It leads elsewhere than to the old load.
+    GuardTargetOff,
+    /// It is not there.
+    IndexGuardLost,
     /// A call goes through another slot of the procedure linkage table than its stub does.
     WrongSlot,
     /// A call through a slot is a jump, or a jump a call.
@@ -369,6 +397,23 @@ impl Kind {
         Kind::FallBackUnclaimed,
         Kind::FormedFollows,
         Kind::IntoEntryJump,
+    ];
+
+    /// Kinds that only those of them have with jump tables of new code's own, some of which have guards.
+    pub const OWN_TABLES: &'static [Kind] = &[
+        Kind::OwnTableMoved,
+        Kind::OwnTableWritable,
+        Kind::OwnTableShared,
+        Kind::OwnEntrySwapped,
+        Kind::OwnEntryOff,
+        Kind::OwnEntryToOtherFunction,
+        Kind::DisplacementOff,
+        Kind::GuardBoundUp,
+        Kind::GuardSigned,
+        Kind::GuardNarrow,
+        Kind::GuardOtherRegister,
+        Kind::GuardTargetOff,
+        Kind::IndexGuardLost,
     ];
 
     /// Kinds that only outputs have whose instructions were changed.
@@ -663,6 +708,7 @@ impl<'a> Faults<'a> {
             BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
                 self.bare_edits(kind)
             }
+            _ if Kind::OWN_TABLES.contains(&kind) => self.own_table_edits(kind),
             WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),
             OtherAdvice | AdviceElsewhere | StartsElsewhere => self.start_up_edits(kind),
             WrongConstant | ConstantElsewhere => self.constant_edits(kind),

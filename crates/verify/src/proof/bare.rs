@@ -11,16 +11,17 @@
 //! | the claim fits the input: kept relocations are there if they were used, the type of the file if not | a claim of relocations that are not there would allow what cannot be shown |
 //! | a jump is at an old entry if and only if the claim says so | the certificate says what each function rests on |
 //! | what is said to continue in old code is an indirect jump that may | such functions may have labels whose addresses are known |
+//! | jump tables of new code's own overlap nothing that is claimed | what each holds is shown in the lock step, by the function that reads it |
 //! | at a fixed address, words and numbers that could be addresses inside of moved functions | a table may describe the function's code by address |
 //! | lists of places that are patched or watched at run time, read in every way | likewise |
 //!
 //! That nothing leads into the jumps at old entries is shown in [`super::inside`].
 
-use crate::addr::InputAddr;
+use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, Flow};
 use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::u64_in;
-use crate::files::claim::{Basis, Claim};
+use crate::files::claim::{Basis, Claim, OwnTable, Range};
 use crate::files::elf::{
     ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS,
 };
@@ -54,9 +55,6 @@ pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &m
         }
         Some(Basis::Nothing) if !fixed => {
             fail("the claim is for a file at a fixed address, and the input has none");
-        }
-        Some(_) if A::STEP > 1 => {
-            fail("claims without kept relocations are not checked for this machine");
         }
         Some(_) if input.segment(PT_GNU_EH_FRAME).is_none() && !claim.functions.is_empty() => {
             fail(
@@ -132,6 +130,50 @@ pub(crate) fn check_functions<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
     }
 }
 
+/// Checks that jump tables of new code's own are each by itself.
+pub(crate) fn check_tables(cx: &Context<'_>, found: &mut Findings) {
+    let functions = (0..).zip(cx.functions);
+    let own = functions.flat_map(|(id, f)| f.tables.iter().map(move |t| (t.range(), id, *t)));
+    let mut all: Vec<(Range, FuncId, OwnTable)> = own.collect();
+    all.sort_unstable_by_key(|t| (t.0, t.1));
+    let unwind = &cx.new_unwind;
+    let unwind = Range {
+        start: unwind.addr,
+        end: unwind.addr.saturating_add(unwind.bytes.len() as u64),
+    };
+    let mut end = 0;
+    for (range, id, table) in all {
+        let overlaps = |other: Range| range.start < other.end && other.start < range.end;
+        let (from, to) = (OutputAddr::new(range.start), OutputAddr::new(range.end));
+        let what = if range.start < end {
+            "the table of another jump"
+        } else if !cx.new.is_free(from, to) {
+            "new code"
+        } else if overlaps(unwind) {
+            "the unwind table"
+        } else {
+            end = end.max(range.end);
+            continue;
+        };
+        end = end.max(range.end);
+        let text = format!(
+            "the jump table at {:#x}..{:#x} overlaps {what}",
+            range.start, range.end
+        );
+        let failure = Failure::new(Check::JumpTable, text).at(table.load.0, table.load.1);
+        found.functions.push((id, failure));
+    }
+}
+
+/// Whether a word is in a table of addresses that a function has a copy of: then it is known what reads it.
+fn in_own_table(cx: &Context<'_>, id: FuncId, place: u64) -> bool {
+    let holds = |t: &OwnTable| {
+        let further = place.checked_sub(t.old.get());
+        t.wide && further.is_some_and(|d| d.is_multiple_of(8) && d / 8 < t.entries)
+    };
+    cx.function(id).is_some_and(|f| f.tables.iter().any(holds))
+}
+
 /// Places that describe code of moved functions, or may.
 pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Findings) {
     const LISTS: [&[u8]; 6] = [
@@ -172,13 +214,15 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
     // No relocation says which words are pointers: whatever could be one is.
     let words = input.sections.iter().filter(with_contents).flat_map(|s| {
         let bytes = input.section_data(s);
-        let inside = |word: &[u8]| {
+        let inside = |(i, word): (usize, &[u8])| {
             let value = u64_in(word, 0)?;
             let at = InputAddr::new(value);
             let id = cx.inside_of(at)?;
-            (!extents.begins(value)).then_some((id, at))
+            let place = s.addr + 8 * i as u64;
+            (!extents.begins(value) && !in_own_table(cx, id, place)).then_some((id, at))
         };
-        let found: Vec<_> = bytes.par_chunks_exact(8).filter_map(inside).collect();
+        let words = bytes.par_chunks_exact(8).enumerate();
+        let found: Vec<_> = words.filter_map(inside).collect();
         found
     });
     found.inside.extend(words);

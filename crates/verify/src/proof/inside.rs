@@ -8,20 +8,26 @@
 //! | wide branches and calls | at every position of all code, whatever is decoded there | lead to I |
 //! | narrow branches | instructions of covered code; every position elsewhere | lead to I |
 //! | operands relative to the program counter | likewise | form an address in I; read, from within 64 bytes below, any byte of the jump |
+//! | addresses that two instructions form (AArch64) | of each page with code: straight code behind what forms it; all of the range that adds to the same register, where the page may get farther | the same, within 16 bytes |
 //! | relocations' values, symbols, tags of the dynamic section, the entry point | their tables | be in I |
 //! | landing pads | all exception tables | be in I |
-//! | tables that a function with a jump to old code may use: at each address that it forms, entries of four bytes, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
+//! | tables that a function with a jump to old code, or a table of its own, may use: at each address that it forms (AArch64: outside of code), entries of each width that the machine's tables have, added to the table's address or to that of code that it forms | 4096 entries, up to the end of a section | lead to I of that function |
 //! | at a fixed address, numbers | words of data at multiples of four; the ends of instructions, where immediate operands and displacements are; every position elsewhere in code | be in I |
 //!
 //! Covered code is what an unwind entry or a dynamic symbol with a size spans. It is decoded from its first byte,
 //! and from each place where a direct branch of it leads and that decoding does not reach (assumption A2). Jumps
 //! through tables of other functions are assumption A3, reads through pointers A4.
+//!
+//! On AArch64 instructions are at multiples of four, and a jump is one of them: mostly I has no place where one could
+//! begin. Where it has (a landing pad was put in front, or the jump has three instructions), every word of all code is
+//! looked at as an instruction, whatever the linear decode says. What else was overwritten (old targets of jump
+//! tables) has no inside, but must not be read either.
 
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, FieldKind, Flow, Guess, Insn};
 use crate::context::{Context, Findings, FuncId, Numbers};
 use crate::files::bytes::{u32_in, u64_in};
-use crate::files::claim::Range;
+use crate::files::claim::{Moved, Range};
 use crate::files::elf::{SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};
 use crate::files::lsda::Lsda;
 use crate::proof::bare::may_hold_number;
@@ -30,8 +36,8 @@ use crate::report::{Check, Failure};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
-/// More bytes than this no instruction reads from one place.
-const WIDEST: u64 = 64;
+/// Bytes of a page that one instruction forms.
+const PAGE: u64 = 4096;
 /// More entries than this no table has.
 const ENTRIES: u64 = 4096;
 /// Bytes of code that one task looks at.
@@ -177,19 +183,17 @@ impl Search<'_, '_> {
     }
 
     /// An address may be read from.
-    fn reads(&self, from: u64, to: u64, found: &mut Found) {
-        let end = to.saturating_add(WIDEST);
-        if !self
-            .cx
-            .patches
-            .is_free(InputAddr::new(to), InputAddr::new(end))
-        {
+    fn reads<A: Arch>(&self, from: u64, to: u64, found: &mut Found) {
+        let (start, end) = (
+            InputAddr::new(to),
+            InputAddr::new(to.saturating_add(A::WIDEST)),
+        );
+        for overwritten in [&self.cx.patches, &self.cx.arrivals] {
+            if overwritten.is_free(start, end) {
+                continue;
+            }
             // All of them: one may be gone in the next output.
-            for (at, id) in self
-                .cx
-                .patches
-                .within(InputAddr::new(to), InputAddr::new(end))
-            {
+            for (at, id) in overwritten.within(start, end) {
                 found.hits.push((id, from, at.get(), "what may be read"));
             }
         }
@@ -211,7 +215,9 @@ impl Search<'_, '_> {
             let own = bytes.get(*start..end).unwrap_or(b"");
             let at = range.start + *start as u64;
             A::guesses(own, at, &mut |guess, to| {
-                if guess == Guess::Wide {
+                // Where every word can be an instruction, each of them is looked at.
+                let branches = guess == Guess::Wide || A::STEP > 1 && guess == Guess::Narrow;
+                if branches {
                     self.leads(at, to, "what could be a branch near", &mut found);
                 }
             });
@@ -242,7 +248,7 @@ impl Search<'_, '_> {
                         break;
                     };
                     let own = rest.get(..usize::from(insn.len)).unwrap_or(rest);
-                    self.instruction(at, &insn, own, &mut found);
+                    self.instruction::<A>(at, &insn, own, &mut found);
                     if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Branch)
                         && range.contains(field.target)
                     {
@@ -255,21 +261,24 @@ impl Search<'_, '_> {
             targets.sort_unstable();
             targets.dedup();
             if targets.is_empty() {
+                self.pages::<A>(range, bytes, &mut found);
                 return found;
             }
             work.append(&mut targets);
         }
     }
 
-    fn instruction(&self, at: u64, insn: &Insn, own: &[u8], found: &mut Found) {
+    fn instruction<A: Arch>(&self, at: u64, insn: &Insn, own: &[u8], found: &mut Found) {
         if let Some(field) = insn.field {
             match field.kind {
                 FieldKind::Branch => self.leads(at, field.target, "the branch", found),
                 FieldKind::Accesses => {
-                    self.reads(at, field.target, found);
+                    self.reads::<A>(at, field.target, found);
                     self.refers(at, field.target, found);
                 }
-                FieldKind::Forms | FieldKind::Absolute | FieldKind::Page => {
+                // What is made of it is looked at, not the page itself.
+                FieldKind::Page => {}
+                FieldKind::Forms | FieldKind::Absolute => {
                     self.leads(at, field.target, "the address formed", found);
                     self.refers(at, field.target, found);
                 }
@@ -310,11 +319,14 @@ impl Search<'_, '_> {
         A::guesses(bytes, from, &mut |guess, to| {
             self.leads(from, to, "what could be an instruction after", &mut found);
             if guess == Guess::Relative {
-                self.reads(from, to, &mut found);
+                self.reads::<A>(from, to, &mut found);
+            }
+            if matches!(guess, Guess::Relative | Guess::Formed) {
                 self.refers(from, to, &mut found);
             }
         });
-        if self.cx.fixed() {
+        self.pages::<A>(range, bytes, &mut found);
+        if self.cx.fixed() && A::STEP == 1 {
             for at in 0..bytes.len() {
                 if let Some(number) = u32_in(bytes, at) {
                     self.number(from + at as u64, u64::from(number), &mut found);
@@ -322,6 +334,39 @@ impl Search<'_, '_> {
             }
         }
         found
+    }
+
+    /// Addresses that several instructions of a range form together, and numbers that they make.
+    fn pages<A: Arch>(&self, range: Range, bytes: &[u8], found: &mut Found) {
+        if A::STEP == 1 {
+            return;
+        }
+        let wanted = |page: u64| {
+            let end = page.saturating_add(PAGE);
+            let meets = |r: &Range| r.start < end && page < r.end;
+            self.cx.code.iter().any(meets) || self.cx.abandoned.iter().any(meets)
+        };
+        let mut made = Vec::new();
+        addresses_of_pages::<A>(range.start, bytes, &wanted, &mut |at, kind, to| {
+            made.push((at, kind, to));
+        });
+        for (at, kind, to) in made {
+            self.refers(at, to, found);
+            match kind {
+                FieldKind::Accesses => self.reads::<A>(at, to, found),
+                _ => self.leads(at, to, "the address formed", found),
+            }
+        }
+        if !self.cx.fixed() {
+            return;
+        }
+        A::numbers(bytes, &mut |at, number| {
+            let at = range.start + at as u64;
+            self.number(at, number, found);
+            if let Some(id) = self.cx.inside_of(InputAddr::new(number)) {
+                found.inside.push((id, InputAddr::new(number)));
+            }
+        });
     }
 
     /// What the file's tables name.
@@ -392,47 +437,185 @@ impl Search<'_, '_> {
     /// Tables that a function may use.
     fn own_tables<A: Arch>(&self, id: FuncId) -> Found {
         let mut found = Found::default();
-        let Some(f) = self.cx.function(id).filter(|f| !f.falls_back.is_empty()) else {
+        let f = self.cx.function(id);
+        let Some(f) = f.filter(|f| !f.falls_back.is_empty() || !f.tables.is_empty()) else {
             return found;
         };
-        let mut formed: Vec<u64> = Vec::new();
-        for r in &f.old {
-            let bytes = self.cx.input.bytes(r.start.get(), r.len()).unwrap_or(b"");
-            let mut at = 0;
-            while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-                let insn = A::decode(rest, (r.start + at as u64).get());
-                let field = insn.and_then(|insn| insn.field);
-                formed.extend(
-                    field
-                        .filter(|f| f.kind == FieldKind::Forms)
-                        .map(|f| f.target),
-                );
-                at += insn.map_or(A::STEP, |insn| usize::from(insn.len));
-            }
+        let interiors = f
+            .old
+            .iter()
+            .flat_map(|r| self.cx.interiors.within(r.start, r.end));
+        let begin = |(at, _): (InputAddr, FuncId)| {
+            // Within a jump of one instruction none begins.
+            let first = at.get().next_multiple_of(A::STEP as u64);
+            self.cx.interiors.owner(InputAddr::new(first)) == Some(id)
+        };
+        if !interiors.into_iter().any(begin) {
+            return found;
         }
-        formed.sort_unstable();
-        formed.dedup();
+        let formed = formed_by::<A>(self.cx, f);
         let is_code = |a: &&u64| self.cx.is_code(**a);
         let labels: Vec<u64> = formed.iter().filter(is_code).copied().collect();
         for &table in &formed {
+            // Where numbers as small as these are entries, instructions would say anything: such tables are in data.
+            if A::STEP > 1 && self.cx.is_code(table) {
+                continue;
+            }
             // A table is in one section.
-            let section = self.cx.input.section_at(table);
-            let room = section.map_or(ENTRIES, |s| (s.end() - table) / 4);
-            for i in 0..ENTRIES.min(room) {
-                let place = table.wrapping_add(4 * i);
-                let Some(entry) = self.cx.input.u32_at(place) else {
-                    break;
-                };
-                for base in labels.iter().chain([&table]) {
-                    let to = base.wrapping_add_signed(i64::from(entry as i32));
-                    if self.cx.interiors.owner(InputAddr::new(to)) == Some(id) {
-                        found.hits.push((id, place, to, "the table's entry"));
+            let end = self.cx.input.section_at(table).map(|s| s.end());
+            for &(width, shift) in A::ENTRIES {
+                let room = end.map_or(ENTRIES, |end| (end - table) / width);
+                for i in 0..ENTRIES.min(room) {
+                    let place = table.wrapping_add(width * i);
+                    let Some(values) = self.cx.input.bytes(place, width).map(entry_values) else {
+                        break;
+                    };
+                    let targets = values.into_iter().flat_map(|value| {
+                        let bases = labels.iter().chain([&table]);
+                        bases.map(move |base| base.wrapping_add(value << shift))
+                    });
+                    for to in targets {
+                        if self.cx.interiors.owner(InputAddr::new(to)) == Some(id) {
+                            found.hits.push((id, place, to, "the table's entry"));
+                        }
                     }
                 }
             }
         }
         found
     }
+}
+
+/// What an entry of a table may mean: with its sign, and without.
+fn entry_values(entry: &[u8]) -> [u64; 2] {
+    let number = entry.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+    let unused = 64 - 8 * entry.len().clamp(1, 8) as u32;
+    [((number << unused) as i64 >> unused) as u64, number]
+}
+
+/// Addresses that a function's old code forms; ascending.
+fn formed_by<A: Arch>(cx: &Context<'_>, f: &Moved) -> Vec<u64> {
+    let mut formed: Vec<u64> = Vec::new();
+    for r in &f.old {
+        let bytes = cx.input.bytes(r.start.get(), r.len()).unwrap_or(b"");
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let insn = A::decode(rest, (r.start + at as u64).get());
+            let field = insn.and_then(|insn| insn.field);
+            formed.extend(
+                field
+                    .filter(|f| f.kind == FieldKind::Forms)
+                    .map(|f| f.target),
+            );
+            at += insn.map_or(A::STEP, |insn| usize::from(insn.len));
+        }
+        addresses_of_pages::<A>(r.start.get(), bytes, &|_| true, &mut |_, kind, to| {
+            if kind == FieldKind::Forms {
+                formed.push(to);
+            }
+        });
+    }
+    formed.sort_unstable();
+    formed.dedup();
+    formed
+}
+
+/// Visits the addresses that code makes of pages which are wanted: where, how they are used, and which. Straight code
+/// behind the instruction that forms the page is followed. Where control may go elsewhere while the page is in its
+/// register, or the register is used in other ways, all instructions of the range that use the same register as one
+/// with a page may use this one.
+fn addresses_of_pages<A: Arch>(
+    start: u64,
+    bytes: &[u8],
+    wanted: &dyn Fn(u64) -> bool,
+    visit: &mut dyn FnMut(u64, FieldKind, u64),
+) {
+    if A::STEP == 1 {
+        return;
+    }
+    let words = || bytes.chunks_exact(A::STEP).zip((start..).step_by(A::STEP));
+    let mut escaped: Vec<(u8, u64)> = Vec::new();
+    for (i, (word, at)) in words().enumerate() {
+        let Some(reg) = A::page_register(word) else {
+            continue;
+        };
+        let page = A::decode(word, at)
+            .and_then(|insn| insn.field)
+            .map(|f| f.target);
+        let Some(page) = page.filter(|page| wanted(*page)) else {
+            continue;
+        };
+        let behind = words().skip(i + 1);
+        if !used_straight::<A>(behind, reg, page, visit) {
+            escaped.push((reg, page));
+        }
+    }
+    escaped.sort_unstable();
+    escaped.dedup();
+    if escaped.is_empty() {
+        return;
+    }
+    for (word, at) in words() {
+        let Some(used) = A::page_use(word) else {
+            continue;
+        };
+        for (_, page) in escaped.iter().filter(|(reg, _)| *reg == used.base) {
+            visit(at, kind_of(used.dest), page.wrapping_add(used.offset));
+        }
+    }
+}
+
+fn kind_of(dest: Option<u8>) -> FieldKind {
+    match dest {
+        Some(_) => FieldKind::Forms,
+        None => FieldKind::Accesses,
+    }
+}
+
+/// Visits the uses of a page in straight code. False: there may be others.
+fn used_straight<'b, A: Arch>(
+    words: impl Iterator<Item = (&'b [u8], u64)>,
+    reg: u8,
+    page: u64,
+    visit: &mut dyn FnMut(u64, FieldKind, u64),
+) -> bool {
+    for (word, at) in words {
+        let Some(insn) = A::decode(word, at) else {
+            return false;
+        };
+        match insn.flow {
+            Flow::Next | Flow::Nothing => {}
+            Flow::Call(_) | Flow::IndirectCall if A::KEPT_BY_CALLS >> reg & 1 != 0 => continue,
+            Flow::Call(_) | Flow::IndirectCall => {
+                // It may be an argument as it is.
+                visit(at, FieldKind::Forms, page);
+                return true;
+            }
+            _ => return false,
+        }
+        let Some(touched) = A::touched(word) else {
+            return false;
+        };
+        let used = A::page_use(word).filter(|u| u.base == reg);
+        let killed = touched.kills >> reg & 1 != 0;
+        if let Some(used) = used {
+            visit(at, kind_of(used.dest), page.wrapping_add(used.offset));
+        }
+        // A store of the register itself puts the page elsewhere.
+        let stores = used.is_some_and(|u| u.dest.is_none())
+            && word.first().is_some_and(|low| low & 31 == reg)
+            && !killed;
+        if stores || used.is_none() && touched.reads >> reg & 1 != 0 {
+            return false;
+        }
+        if killed {
+            return true;
+        }
+        if touched.writes >> reg & 1 != 0 {
+            return false;
+        }
+    }
+    false
 }
 
 /// An instruction outside of covered code that uses the segment of per-thread counters, wherever it may begin.

@@ -106,6 +106,29 @@ pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: 
     let interiors = ranges.iter().map(inside).chain(reused);
     cx.interiors = crate::context::Index::new(interiors.collect());
     cx.patches = crate::context::Index::new(ranges);
+    if cx.bare && A::STEP > 1 {
+        cx.arrivals = crate::context::Index::new(arrivals::<A>(cx));
+    }
+}
+
+/// Instructions of old bodies that differ, but for jumps at entries.
+fn arrivals<A: Arch>(cx: &Context<'_>) -> Vec<(Range<InputAddr>, FuncId)> {
+    let mut all = Vec::new();
+    for (r, id) in cx.old.ranges() {
+        let (at, len) = (r.start.get(), r.len());
+        let (Some(old), Some(new)) = (cx.input.bytes(at, len), cx.output.bytes(at, len)) else {
+            continue;
+        };
+        let words = old.chunks(A::STEP).zip(new.chunks(A::STEP));
+        for ((a, b), at) in words.zip((0..).step_by(A::STEP)) {
+            let start = r.start + at;
+            if a != b && cx.patches.owner(start).is_none() {
+                let end = start + A::STEP as u64;
+                all.push((Range { start, end }, id));
+            }
+        }
+    }
+    all
 }
 
 /// The jump at an old entry, if there is one: the bytes that changed.
@@ -322,7 +345,7 @@ impl Sweeper<'_, '_> {
     fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
         let same = old == new;
         self.piece = (start, old.len() as u64);
-        if !same && A::STEP == 4 {
+        if !same && A::STEP == 4 && !self.cx.bare {
             self.far_pages::<A>(start, old, new);
         }
         let mut graph: Option<Graph<'_>> = None;
@@ -424,15 +447,22 @@ impl Sweeper<'_, '_> {
         if changed().all(|i| self.in_patch(addr + i as u64)) {
             return;
         }
+        if A::STEP > 1 && self.label_jump::<A>(addr, insn, old, new) {
+            return;
+        }
+        // Without kept relocations nothing else may change.
+        let may_change = !self.cx.bare;
         if A::STEP > 1
-            && (self.label_jump::<A>(addr, insn, old, new)
-                || self.pair::<A>(addr, insn).is_some()
+            && may_change
+            && (self.pair::<A>(addr, insn).is_some()
                 || insn.field.is_some_and(|f| f.kind == FieldKind::Forms)
                     && self.pages.contains(&addr))
         {
             return;
         }
-        if let Some(field) = insn.field.filter(|f| f.kind == FieldKind::Page)
+        if let Some(field) = insn
+            .field
+            .filter(|f| f.kind == FieldKind::Page && may_change)
             && (self.pages.contains(&addr) || self.retarget_page::<A>(addr, &field))
         {
             return;

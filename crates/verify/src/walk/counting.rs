@@ -56,6 +56,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let State::At(p, old) = *state else {
             return matches!(new.flow, Flow::Jump(_));
         };
+        if self.is_own_load(p, at) {
+            return true;
+        }
         let Some(old_bytes) = self.old_bytes(p) else {
             return false;
         };
@@ -199,6 +202,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     0
                 },
                 entered,
+                untouched: if conventions { walk.untouched } else { 0 },
                 faults: walk.faults && walk.lsdas,
                 by_convention: &by_convention,
                 reserve: &walk.reserve,

@@ -26,6 +26,8 @@
 //! What may be another instruction than the old one, and why, is in [`changes`]: one rule a kind of change, which is
 //! counted.
 //!
+//! Where no kept relocations were used, loads of new code may read jump tables of its own ([`own_tables`]).
+//!
 //! At each pair the unwind rows are compared, and at each call what the personality routine would decide; at every
 //! instruction, if the routine is not known to be one that is asked about calls alone.
 //!
@@ -38,13 +40,15 @@
 
 pub(crate) mod changes;
 mod counting;
+mod own_tables;
 mod pages;
 mod relations;
 mod sites;
 mod tables;
+mod values;
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
-use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn};
+use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn, Operand};
 use crate::consulted::Consulted;
 use crate::context::{Context, FuncId};
 use crate::files::bytes::same_insn;
@@ -53,8 +57,9 @@ use crate::files::lsda::Lsda;
 use crate::files::unwind::{Interner, RowMap, Runner};
 use crate::liveness::Recent;
 use crate::machine::{Footprint, Routine};
-use crate::report::{Check, Failure};
+use crate::report::{Check, Failure, TableReport};
 use counting::Fresh;
+use own_tables::OwnTables;
 use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
@@ -101,6 +106,12 @@ pub(crate) struct Walked {
     pub recorded: u64,
     /// Indirect jumps that continue in old code, by old address.
     pub falls_back: Vec<InputAddr>,
+    /// Jumps through tables of new code's own.
+    pub tables: Vec<TableReport>,
+    /// That rests on what calls leave alone.
+    pub kept_by_calls: bool,
+    /// Such a jump leaves behind what is not looked at any further.
+    pub behind_tables: bool,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
     /// What was looked at beside the function itself, if it was noted.
@@ -188,6 +199,8 @@ struct Walk<'a, 's, A: Arch> {
     jumps: Vec<(usize, InputAddr, OutputAddr)>,
     /// Those that were compared, and with what.
     compared: FxHashMap<InputAddr, (u64, u64)>,
+    /// Jump tables of new code's own.
+    own: OwnTables,
     /// New addresses that something jumps to; kept only where addresses take several instructions.
     joined: FxHashSet<OutputAddr>,
     /// Instructions of new code that must not be jumped to.
@@ -204,6 +217,9 @@ struct Walk<'a, 's, A: Arch> {
     indirect: Vec<InputAddr>,
     /// Those in this function, whatever the instruction set.
     targets: Vec<InputAddr>,
+    /// Registers of linkers' stubs that the old code has nothing to do with but at calls, where no kept relocations
+    /// were used.
+    untouched: u32,
     /// There are exclusive stores in it.
     exclusive: bool,
     /// Where the stack below the stack pointer holds nothing.
@@ -241,6 +257,7 @@ pub(crate) fn walk<'a, A: Arch>(
         deferred: FxHashMap::default(),
         jumps: Vec::new(),
         compared: FxHashMap::default(),
+        own: OwnTables::default(),
         joined: FxHashSet::default(),
         closed: Vec::new(),
         after_read: FxHashSet::default(),
@@ -249,6 +266,7 @@ pub(crate) fn walk<'a, A: Arch>(
         at_indirect_jumps: 0,
         indirect: Vec::new(),
         targets: Vec::new(),
+        untouched: 0,
         exclusive: false,
         fresh: None,
         reserve: Cell::new(crate::liveness::RESERVE),
@@ -312,6 +330,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .extend(labels.filter(|old| self.f.in_old(*old) && *old != entry.0));
             self.targets.sort_unstable();
             self.targets.dedup();
+            if cx.bare {
+                self.untouched = self.untouched_by_old();
+            }
             self.exclusive = A::STEP > 1
                 && self
                     .old
@@ -336,7 +357,42 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 break;
             }
         }
-        self.settled()
+        self.settled()?;
+        self.judge_own_tables()
+    }
+
+    /// The registers of linkers' stubs that no instruction of the old code but calls reads or may write.
+    fn untouched_by_old(&self) -> u32 {
+        if A::STEP == 1 {
+            return 0;
+        }
+        let mut touched = 0;
+        for (r, bytes) in &self.old {
+            for (word, at) in bytes
+                .chunks_exact(A::STEP)
+                .zip((r.start.get()..).step_by(A::STEP))
+            {
+                let flow = A::decode(word, at).map(|insn| insn.flow);
+                touched |= match (flow, A::touched(word)) {
+                    (Some(Flow::Call(_)), _) => 0,
+                    (Some(Flow::Stop), _) => A::return_register(word).map_or(0, |reg| 1 << reg),
+                    // All that a call or a jump itself reads is its operand.
+                    (Some(Flow::IndirectCall | Flow::IndirectJump { .. }), _) => {
+                        A::operand(word, at).map_or(u32::MAX, |operand| match operand.0 {
+                            Operand::Register(reg) => 1 << reg,
+                            Operand::Memory(_) => u32::MAX,
+                        })
+                    }
+                    // What overwrites nothing for certain reads what it writes, or writes none.
+                    (Some(_), Some(t)) => match A::effects(word) {
+                        effects if effects.kills | t.kills == 0 => effects.reads,
+                        _ => t.reads | t.writes,
+                    },
+                    _ => u32::MAX,
+                };
+            }
+        }
+        A::STUB_SCRATCH & !touched
     }
 
     /// Bytes of old code from an address to the end of its range.
@@ -598,7 +654,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if here.contains(&at) {
                 return Ok(Some(State::Spin(at)));
             }
-            if let Some(end) = self.inserted(state, chain, at) {
+            let guard = self.guard_of_index(state, at);
+            let inserted = match guard {
+                None => self.inserted(state, chain, at),
+                guard => guard,
+            };
+            if let Some(end) = inserted {
+                if guard.is_none() {
+                    self.own.inserted.insert(at, end);
+                }
                 if !self.mark(at, slot, (end - at) as usize, key)? {
                     self.meet(state.addr(), at, pending)?;
                     return Ok(None);

@@ -441,7 +441,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         ) else {
             return false;
         };
-        if !self.cx.fixed() {
+        if !self.cx.fixed() || self.cx.bare {
             return false;
         }
         let (x, y) = (InputAddr::new(x), OutputAddr::new(y));

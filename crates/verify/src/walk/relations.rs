@@ -195,6 +195,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// The same for a landing pad of exceptions, where it is known from where control comes.
     pub(super) fn relate_pad(&mut self, old: InputAddr, new: OutputAddr) -> Step {
+        if self.f.in_new(new) {
+            self.own.entered.push(new);
+        }
         let pad = |bytes: Option<&[u8]>, at: u64| {
             bytes
                 .and_then(|b| A::decode(b, at))

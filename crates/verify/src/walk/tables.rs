@@ -119,6 +119,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             _ => false,
         };
         let longer = A::longer(a, p.get(), b, q.get());
+        // Without kept relocations no table has another in its place.
+        if self.cx.bare {
+            return Ok(None);
+        }
         // The same address formed in another way is not a change.
         if equal || longer.is_some_and(|l| l.old.target == l.new.target) {
             return Ok(None);

@@ -90,9 +90,9 @@ impl Anew {
         // Everything moves, so there is space in old bodies for nearly everything. What is there must not be
         // found by the old unwind entries, nor by debug information, which would name the functions that were
         // there: Rust's panics ask it. (The checker does not follow what becomes of an address that the
-        // input's code registers.)
+        // input's code registers.) Veneers are after the new code, which code in old bodies far away would not reach.
         let known = Refs::registers_frames(elf) || elf.section(".debug_info").is_some();
-        let reusable = if options.reuse && !known {
+        let reusable = if options.reuse && !known && !program.has_far_code::<I>() {
             reusable_space::<I>(program, ready, patches, &options.sealed)
         } else {
             Vec::new()

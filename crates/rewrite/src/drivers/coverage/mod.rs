@@ -1,9 +1,10 @@
 //! An instrumented program that writes a raw machine profile: coverage of functions or blocks, calls with the
 //! order of first calls, call edges.
 //!
-//! Where only entries are counted, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs
-//! whose unwind tables cannot be extended, the way is that of [`super::instrument`]: functions that are
-//! understood are re-emitted. In both the counters are in pages that a start-up routine maps onto the file,
+//! Where only entries are counted, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs whose
+//! unwind tables cannot be extended or that have more code than direct branches reach, the way is that of
+//! [`super::instrument`]: functions that are understood are re-emitted. In both the counters are in pages that a
+//! start-up routine maps onto the file,
 //! a `.mipraw` of version 9:
 //!
 //! | offset in the file | what |
@@ -372,6 +373,21 @@ impl Emission {
         options: &CoverageOptions,
         near: bool,
     ) -> Result<Emission, Error> {
+        // Stubs are in one or two places, and branches between them and the old code are direct.
+        if program.has_far_code::<I>() {
+            if options.mode == CoverageMode::CallEdges {
+                return Err(Error::Unsupported(format!(
+                    "call edges need stubs that direct branches of all code reach, which are {} MiB, and this file has more code; the mode call-graph counts its calls",
+                    I::BRANCH_REACH.div_ceil(1 << 20)
+                )));
+            }
+            return Ok(Emission::Anew(Anew::make::<I>(
+                program,
+                nonlocal_exits,
+                options,
+                near,
+            )));
+        }
         if let Some(plan) = in_place::plan::<I>(program, nonlocal_exits, options, near) {
             return Ok(Emission::InPlace(Box::new(plan)));
         }

@@ -27,6 +27,7 @@
 
 mod constants;
 pub(crate) mod dispatch;
+mod guesses;
 mod huge;
 pub(crate) mod registers;
 mod steps;
@@ -35,7 +36,7 @@ use crate::arch::graph::Graph;
 use crate::arch::step::Step;
 
 use super::{
-    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Insn, Loaded, Longer,
+    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded, Longer,
     Operand, PageUse, Plain, Takes, ThroughSlot, Touched,
 };
 
@@ -581,6 +582,17 @@ impl Arch for AArch64 {
     fn lets_calls_in(bytes: &[u8]) -> bool {
         // A jump through x16 may land where calls may: everywhere but at `bti j`.
         word(bytes).is_some_and(|w| lets_in(w) && w != 0xd503_249f)
+    }
+
+    const WIDEST: u64 = 16;
+    const ENTRIES: &'static [(u64, u32)] = &[(1, 2), (2, 2), (4, 2), (4, 0), (8, 0)];
+
+    fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) {
+        guesses::visit(bytes, addr, visit);
+    }
+
+    fn numbers(bytes: &[u8], visit: &mut dyn FnMut(usize, u64)) {
+        guesses::numbers(bytes, visit);
     }
 
     fn dispatch(jump: u64, code: &Graph<'_>) -> Option<Dispatch> {

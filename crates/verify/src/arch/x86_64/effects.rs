@@ -46,7 +46,7 @@ fn bit(reg: RegSpec) -> u32 {
 }
 
 /// Registers that an operand needs, be it written or read: those of its address.
-fn address(operand: &Operand) -> u32 {
+pub(super) fn address(operand: &Operand) -> u32 {
     match *operand {
         Operand::MemDeref { base }
         | Operand::Disp { base, .. }
@@ -65,7 +65,7 @@ fn address(operand: &Operand) -> u32 {
 }
 
 /// Instructions that overwrite their first operand without reading it.
-fn writes_first(insn: &Instruction) -> bool {
+pub(super) fn writes_first(insn: &Instruction) -> bool {
     use Opcode::*;
     match insn.opcode() {
         MOV | MOVZX | MOVSX | MOVSXD | LEA | POP | MOVD | MOVQ | VMOVD | VMOVQ | MOVMSKPS
@@ -136,7 +136,7 @@ fn width(insn: &Instruction) -> u8 {
 
 /// Registers that are read, and that are overwritten, without being written in the instruction. `None`:
 /// unknown, or all.
-fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
+pub(super) fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
     use Opcode::*;
     Some(match insn.opcode() {
         // The product of bytes is in `ax`, that of words in parts of `dx` and `ax`.

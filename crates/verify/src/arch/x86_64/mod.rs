@@ -25,10 +25,11 @@ mod huge;
 mod quick;
 mod stack;
 mod steps;
+mod tables;
 
 use super::{
-    Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded,
-    Operand as Recorded, Plain, Takes, ThroughSlot,
+    Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, IndexGuard, Insn,
+    Leaves, Loaded, Operand as Recorded, Plain, TableLoad, Takes, ThroughSlot,
 };
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
@@ -263,6 +264,26 @@ impl Arch for X86_64 {
         steps::step(bytes, addr)
     }
 
+    fn leaves(bytes: &[u8], addr: u64) -> Leaves {
+        tables::leaves(bytes, addr)
+    }
+
+    fn most_if(cond: u16, taken: bool, number: u64) -> Option<u64> {
+        tables::most_if(cond, taken, number)
+    }
+
+    fn table_load(bytes: &[u8]) -> Option<TableLoad> {
+        tables::table_load(bytes)
+    }
+
+    fn sum(bytes: &[u8]) -> Option<(u8, u8)> {
+        tables::sum(bytes)
+    }
+
+    fn index_guard(bytes: &[u8], addr: u64) -> Option<IndexGuard> {
+        tables::index_guard(bytes, addr)
+    }
+
     fn operand(bytes: &[u8], addr: u64) -> Option<(Recorded, u32)> {
         steps::operand(bytes, addr)
     }
@@ -407,6 +428,9 @@ impl Arch for X86_64 {
             literal: 0,
         })
     }
+
+    const WIDEST: u64 = 64;
+    const ENTRIES: &'static [(u64, u32)] = &[(4, 0)];
 
     fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) {
         guesses::visit(bytes, addr, visit);

@@ -16,14 +16,14 @@ use yaxpeax_x86::long_mode::{
 const RSP: u8 = 4;
 
 /// A whole register.
-fn whole(operand: &Operand) -> Option<u8> {
+pub(super) fn whole(operand: &Operand) -> Option<u8> {
     match operand {
         Operand::Register { reg } if reg.class() == register_class::Q => Some(reg.num() & 15),
         _ => None,
     }
 }
 
-fn immediate(operand: &Operand) -> Option<i64> {
+pub(super) fn immediate(operand: &Operand) -> Option<i64> {
     Some(match *operand {
         Operand::ImmediateI8 { imm } => i64::from(imm),
         Operand::ImmediateU8 { imm } => i64::from(imm),
@@ -36,7 +36,7 @@ fn immediate(operand: &Operand) -> Option<i64> {
 }
 
 /// A memory operand.
-fn memory(insn: &Instruction, i: u8, bytes: &[u8], addr: u64, size: u8) -> Option<Mem> {
+pub(super) fn memory(insn: &Instruction, i: u8, bytes: &[u8], addr: u64, size: u8) -> Option<Mem> {
     let lead = bytes.get(..prefix_len(bytes))?;
     let segment = match lead.iter().rev().find(|b| matches!(b, 0x64 | 0x65)) {
         Some(0x64) => Segment::Thread,

@@ -59,6 +59,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some(next) = self.slot_call(state, chain, here, insn, pending)? {
             return Ok(Some(next));
         }
+        if let Some(next) = self.own_table(state, here, insn, pending)? {
+            return Ok(Some(next));
+        }
         if let Some(next) = self.constant(state, here, insn, pending)? {
             return Ok(Some(next));
         }

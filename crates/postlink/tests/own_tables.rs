@@ -1,0 +1,141 @@
+//! Jump tables of new code's own, in programs without kept relocations: what is proved of them, and that faults in
+//! them are found.
+
+mod support;
+
+use postlink_verify::Options;
+use postlink_verify::mutate::{Faults, Kind};
+use std::collections::BTreeMap;
+use support::folder::Folder;
+use support::is_installed;
+
+/// Places tried for each kind.
+const TRIES: u64 = 8;
+
+/// A switch that is compared, one that is not, and one behind a mask with what is no entry after the table.
+const SOURCE: &str = r#"
+#include <stdio.h>
+/* Code of the compiler's start files has no unwind entries: short branches of it could lead to what is near. */
+__asm__(".text\n.skip 512,0xcc\n");
+static int seen[4] = {1, 2, 3, 4};
+__attribute__((noinline, noipa)) int compared(int op, int x) {
+  switch (op) {
+  case 0: return x + 1; case 1: return x * 3; case 2: return x - 7; case 3: return x << 2;
+  case 4: return x ^ 0x2a; case 5: return x / 3; case 6: return -x; default: return x;
+  }
+}
+__attribute__((noinline, noipa)) int unbounded(unsigned long op, int x) {
+  switch (op) {
+  case 0: return x + 2; case 1: return x * 5; case 2: return x - 1; case 3: return x << 1;
+  case 4: return x | 8; case 5: return x % 7; default: __builtin_unreachable();
+  }
+}
+__attribute__((noinline, noipa)) int masked(unsigned op, int x) {
+  switch (op & 7) {
+  case 0: return x + 3; case 1: return x * 2; case 2: return x - 2; case 3: return x << 3;
+  case 4: return x & 12; case 5: return x % 5; case 6: return ~x; case 7: return x >> 1;
+  }
+  return 0;
+}
+__attribute__((noinline, noipa)) int drive(int n) {
+  int a = 0, b = 0, c = 0;
+  for (int i = 0; i < n; i++) {
+    a += compared(i % 9, i); b += unbounded(i % 6, i); c ^= masked(i, i) + seen[i & 3]++;
+  }
+  printf("%d %d %d\n", a, b, c);
+  return 0;
+}
+int main(int argc, char **argv) { return drive(40 * argc); }
+"#;
+
+/// An instrumented and an optimised copy, both of which do what the program does.
+fn copies(folder: &Folder, flags: &[&str]) -> [serde_json::Value; 2] {
+    let app = folder.compile("app", SOURCE, flags);
+    let plain = folder.run(&app, &[]);
+    let none = ["--relocations", "none"];
+    folder.postlink(&[&["instrument", "app", "-o", "counting"][..], &none].concat());
+    let counting = folder
+        .command(folder.path("counting"), &[])
+        .env("POSTLINK_PROFILE", folder.path("run.plraw"))
+        .output()
+        .expect("it was made");
+    assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+    let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+    folder.postlink(&[&optimize[..], &none].concat());
+    assert_eq!(folder.run(folder.path("opt"), &[]), plain);
+    ["counting", "opt"].map(|output| {
+        let said = folder.postlink(&["verify", "app", output, "--json"]);
+        serde_json::from_str(&said).expect("JSON")
+    })
+}
+
+/// What the certificate says of the table jumps of a function.
+fn bounds(certificate: &serde_json::Value, name: &str) -> Vec<String> {
+    let functions = certificate["functions"].as_array().expect("functions");
+    let of = |f: &&serde_json::Value| f["name"].as_str() == Some(name);
+    let function = functions.iter().find(of);
+    let function = function.unwrap_or_else(|| panic!("{name} has not moved"));
+    assert!(
+        function["falls_back"].is_null(),
+        "{name} continues in old code"
+    );
+    let tables = function["tables"].as_array().map_or(&[][..], Vec::as_slice);
+    tables
+        .iter()
+        .map(|t| t["bound"].as_str().expect("a bound").to_owned())
+        .collect()
+}
+
+#[test]
+fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
+    let mut missed = Vec::new();
+    for flags in [
+        &["-O2", "-fPIE", "-pie"][..],
+        &["-O2", "-fno-pie", "-no-pie"],
+    ] {
+        let folder = Folder::new();
+        let certificates = copies(&folder, flags);
+        for (certificate, output) in certificates.iter().zip(["counting", "opt"]) {
+            assert_eq!(
+                bounds(certificate, "compared"),
+                ["proved"],
+                "{flags:?} {output}"
+            );
+            assert_eq!(
+                bounds(certificate, "masked"),
+                ["proved"],
+                "{flags:?} {output}"
+            );
+            // With addresses in the table the flags would be others behind the jump.
+            if flags.contains(&"-pie") {
+                assert_eq!(bounds(certificate, "unbounded"), ["guarded"], "{output}");
+            }
+            let input = std::fs::read(folder.path("app")).expect("the program");
+            let output = std::fs::read(folder.path(output)).expect("the output");
+            let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{what}"));
+            for &kind in Kind::OWN_TABLES {
+                for seed in 0..TRIES {
+                    let Some(mutant) = faults.inject(kind, seed) else {
+                        break;
+                    };
+                    *applied.entry(kind).or_default() += 1;
+                    let report =
+                        postlink_verify::verify(&input, &mutant.image, &Options::default());
+                    if report.is_ok_and(|r| r.is_proved()) {
+                        missed.push(mutant.what);
+                    }
+                }
+            }
+        }
+    }
+    let never: Vec<_> = Kind::OWN_TABLES
+        .iter()
+        .filter(|k| !applied.contains_key(k))
+        .collect();
+    assert!(never.is_empty(), "never applied: {never:?}");
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+}

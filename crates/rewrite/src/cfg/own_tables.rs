@@ -1,0 +1,567 @@
+//! Jump tables of its own for new code, where the linker kept no relocations.
+//!
+//! Then no table of the input changes: how long one is, and who else reads it, is not known. An indirect jump that is
+//! copied as it is goes through the old table, into old code. But the load of the table's entry can read another table,
+//! in new memory, that is read by this load alone: the copied instruction gets another displacement, nothing else in it
+//! or around it changes, and registers hold what they held, up to the loaded entry and the target that is made of it.
+//!
+//! | shape | instructions | table `T`, base `b` |
+//! |---|---|---|
+//! | distances | `movsxd r,[B+I*4+d]`; `add r,B'` or `add B',r`; `jmp` | `T = B + d`, `b = B'` |
+//! | addresses (fixed-address programs) | `jmp [B+I*8+d]`; `jmp [d+I*8]`; the same with `mov r,…`; `jmp r` | `T = B + d` |
+//!
+//! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
+//! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
+//! lead into the function, and where it is above, the old load goes on. An entry of the table leads to the new
+//! code of its target, or to the old one, as far as it was, if that is no instruction of the function. So an entry too
+//! many does no harm.
+//!
+//! The edges of a table are part of the data flow that bounds its index and that of others. So tables are assumed, data
+//! flow says what they are, and that is repeated until it says what was assumed.
+
+use postlink_isa::{Flow, Insn, Isa, RegSet, TableLoad, Values};
+use rustc_hash::FxHashMap;
+
+use super::build::FunctionCode;
+use super::values::{State, What};
+
+/// More entries than this no table has.
+const ENTRIES: u64 = 4096;
+/// How often data flow is repeated.
+const ROUNDS: usize = 8;
+/// How often what changes at a place is taken in before it is given up.
+const OFTEN: u32 = 24;
+
+/// A jump table of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnTable {
+    /// Address of the instruction that loads an entry (or jumps to it).
+    pub load: u64,
+    /// Its length.
+    pub len: u8,
+    /// Address of the jump.
+    pub jump: u64,
+    /// The register with the index.
+    pub index: u8,
+    /// The load's displacement.
+    pub disp: u64,
+    /// Bytes of the load in front of its displacement.
+    pub lead: u8,
+    /// The old table.
+    pub table: u64,
+    /// What its entries are added to; 0 for addresses.
+    pub base: u64,
+    /// Bytes of an entry: 4, or 8 for addresses.
+    pub width: u8,
+    /// Nothing bounds the index: it is compared with the last entry.
+    pub guarded: bool,
+    /// Its entries.
+    pub entries: Vec<OwnEntry>,
+}
+
+/// An entry of such a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnEntry {
+    /// As the old table has it.
+    pub stored: u64,
+    /// Where that leads.
+    pub target: u64,
+    /// That is a place of the function which a jump may lead to.
+    pub inside: bool,
+    /// The block there, if it is.
+    pub block: Option<super::graph::BlockId>,
+}
+
+impl OwnTable {
+    /// Bytes of the whole table.
+    pub fn size(&self) -> u64 {
+        self.entries.len() as u64 * u64::from(self.width)
+    }
+
+    /// Whether the jump may go on in old code.
+    pub fn leaves(&self) -> bool {
+        self.guarded || self.entries.iter().any(|e| e.block.is_none())
+    }
+}
+
+/// Finds the tables of a function's indirect jumps.
+pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<OwnTable> {
+    let jumps = |i: &Insn| i.flow == Flow::IndirectJump;
+    if code.program.refs.kept || !code.insns.iter().any(jumps) {
+        return Vec::new();
+    }
+    let loads: Vec<(usize, TableLoad)> = (0..code.insns.len())
+        .filter_map(|k| {
+            let insn = &code.insns[k];
+            let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
+            let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
+            // The loader makes addresses of a program that is not at a fixed one.
+            (load.width == 4 && load.to.is_some() || load.width == 8 && code.program.refs.fixed)
+                .then_some((k, load))
+        })
+        .collect();
+    if loads.is_empty() {
+        return Vec::new();
+    }
+    let mut search = Search::new::<I>(code, loads);
+    let mut tables: Vec<OwnTable> = Vec::new();
+    for round in 0..ROUNDS {
+        let found = search.tables::<I>(&tables);
+        let settled = found == tables;
+        tables = if round + 1 == ROUNDS {
+            // What is found under more assumptions than are left holds.
+            found.into_iter().filter(|t| tables.contains(t)).collect()
+        } else {
+            found
+        };
+        if settled {
+            break;
+        }
+    }
+    tables
+}
+
+struct Search<'a, 'd> {
+    code: &'a FunctionCode<'a, 'd>,
+    /// Loads of what could be a table's entry, by number of the instruction.
+    loads: Vec<(usize, TableLoad)>,
+    /// By number of the instruction: what it is of `loads`.
+    load_at: FxHashMap<usize, u32>,
+    /// By address: the instruction's number.
+    index: FxHashMap<u64, usize>,
+    /// By number: what it leaves in registers.
+    values: Vec<Values>,
+    /// By number: what must be looked at from there on with what is known on all ways there.
+    is_leader: Vec<bool>,
+    /// Where nothing is known.
+    entered: Vec<usize>,
+}
+
+/// What data flow says of a load.
+#[derive(Clone, Copy)]
+struct Seen {
+    base: Option<u64>,
+    most: u64,
+}
+
+/// What data flow says.
+#[derive(Default)]
+struct Facts {
+    /// By load.
+    seen: FxHashMap<u32, Seen>,
+    /// By instruction: the load and base of a jump through a table.
+    jumps: FxHashMap<usize, Option<(u32, u64)>>,
+    /// Loads whose results, or the sums made of them, something else reads.
+    spoilt: Vec<u32>,
+}
+
+impl<'a, 'd> Search<'a, 'd> {
+    fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, TableLoad)>) -> Self {
+        let insns = code.insns;
+        let index: FxHashMap<u64, usize> = (0..insns.len()).map(|k| (insns[k].addr, k)).collect();
+        let mut is_leader = vec![false; insns.len()];
+        let mut lead = |addr: u64| {
+            if let Some(k) = index.get(&addr) {
+                is_leader[*k] = true;
+            }
+        };
+        let mut entered: Vec<u64> = vec![code.ranges[0].0];
+        entered.extend_from_slice(&code.function.entries);
+        entered.extend_from_slice(&code.landing_pads);
+        entered.iter().for_each(|a| lead(*a));
+        for i in insns {
+            if let Flow::Jump { target }
+            | Flow::CondJump { target, .. }
+            | Flow::ShortCond { target } = i.flow
+            {
+                lead(target);
+                lead(i.end());
+            }
+        }
+        Search {
+            load_at: loads.iter().zip(0..).map(|(l, n)| (l.0, n)).collect(),
+            loads,
+            values: insns.iter().map(|i| I::values(code.bytes(i), i)).collect(),
+            entered: entered
+                .iter()
+                .filter_map(|a| index.get(a).copied())
+                .collect(),
+            index,
+            is_leader,
+            code,
+        }
+    }
+
+    /// The tables, if those that are given are.
+    fn tables<I: Isa>(&mut self, assumed: &[OwnTable]) -> Vec<OwnTable> {
+        let mut edges: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        for table in assumed {
+            let mut to: Vec<usize> = table
+                .entries
+                .iter()
+                .filter(|e| e.inside)
+                .filter_map(|e| self.index.get(&e.target).copied())
+                .collect();
+            to.sort_unstable();
+            to.dedup();
+            to.iter().for_each(|k| self.is_leader[*k] = true);
+            edges.insert(self.index[&table.jump], to);
+        }
+        let facts = self.flow::<I>(&edges);
+        let mut users: FxHashMap<u32, u32> = FxHashMap::default();
+        let jumps = || facts.jumps.iter().filter_map(|(k, j)| Some((*k, (*j)?)));
+        for (_, (load, _)) in jumps() {
+            *users.entry(load).or_default() += 1;
+        }
+        let mut found: Vec<(usize, u32, u64, u64)> = Vec::new();
+        for (jump, (load, base)) in jumps() {
+            let seen = facts.seen.get(&load).and_then(|s| s.base);
+            if let Some(seen) = seen
+                && users.get(&load) == Some(&1)
+                && !facts.spoilt.contains(&load)
+            {
+                let table = seen.wrapping_add(self.loads[load as usize].1.disp);
+                found.push((jump, load, base, table));
+            }
+        }
+        found.sort_unstable();
+        let starts: Vec<u64> = found.iter().map(|f| f.3).collect();
+        let tables = found.iter().filter_map(|&(jump, load, base, table)| {
+            self.table::<I>(
+                jump,
+                load,
+                base,
+                table,
+                facts.seen.get(&load)?.most,
+                &starts,
+            )
+        });
+        tables.collect()
+    }
+
+    /// Registers and flags that a jump through a table of its own leaves otherwise than through the old one: what is
+    /// loaded, the sum, and what the addition says.
+    fn changed_by<I: Isa>(&self, jump: usize, load: u32) -> RegSet {
+        let register = |r: u8| RegSet(1 << r);
+        let insn = &self.code.insns[jump];
+        let to = I::jump_register(self.code.bytes(insn), insn);
+        let (_, shape) = self.loads[load as usize];
+        let both = [to, shape.to].into_iter().flatten().map(register);
+        let set = both.fold(RegSet::EMPTY, RegSet::or);
+        match shape.width {
+            4 => set.or(I::FLAGS),
+            _ => set,
+        }
+    }
+
+    /// Whether code at an instruction reads what a jump that leads there has changed, up to calls and what leaves.
+    /// Compilers write none that does; what only looks like a table's entry may lead to such.
+    fn may_read<I: Isa>(&self, from: usize, changed: RegSet) -> bool {
+        const MOST: usize = 200;
+        let insns = self.code.insns;
+        let mut work = vec![(from, changed)];
+        let mut steps = 0;
+        while let Some((mut k, mut open)) = work.pop() {
+            while open != RegSet::EMPTY && steps < MOST {
+                steps += 1;
+                let insn = &insns[k];
+                let target = match insn.flow {
+                    Flow::Next => None,
+                    Flow::Jump { target }
+                    | Flow::CondJump { target, .. }
+                    | Flow::ShortCond { target } => self.index.get(&target).copied(),
+                    _ => break,
+                };
+                let effects = I::effects(self.code.bytes(insn), insn);
+                if effects.reads.meets(open) {
+                    return true;
+                }
+                // A part that is overwritten is what is read afterwards.
+                let parts = RegSet(u64::from(self.values[k].writes));
+                open = open.minus(effects.kills).minus(parts);
+                let next = insns.get(k + 1).filter(|next| next.addr == insn.end());
+                let falls = next.map(|_| k + 1);
+                let falls = falls.filter(|_| !matches!(insn.flow, Flow::Jump { .. }));
+                k = match (target, falls) {
+                    (Some(to), Some(next)) => {
+                        work.push((to, open));
+                        next
+                    }
+                    (Some(to), None) | (None, Some(to)) => to,
+                    (None, None) => break,
+                };
+            }
+        }
+        false
+    }
+
+    /// Reads a table.
+    fn table<I: Isa>(
+        &self,
+        jump: usize,
+        load: u32,
+        base: u64,
+        table: u64,
+        most: u64,
+        starts: &[u64],
+    ) -> Option<OwnTable> {
+        use postlink_elf::raw::SHF_WRITE;
+        let (at, shape) = self.loads[load as usize];
+        let elf = self.code.program.elf;
+        let (_, section) = elf.section_at(table)?;
+        let width = u64::from(shape.width);
+        if section.flags & SHF_WRITE != 0 || !section.is_alloc() || section.is_code() {
+            return None;
+        }
+        let room = ENTRIES.min((section.end() - table) / width);
+        let entry = |i: u64| {
+            let place = table + i * width;
+            let stored = match width {
+                4 => u64::from(u32::from_le_bytes(*elf.bytes_at(place, 4)?.first_chunk()?)),
+                _ => elf.u64_at(place)?,
+            };
+            let target = match width {
+                4 => base.wrapping_add_signed(i64::from(stored as u32 as i32)),
+                _ => stored,
+            };
+            Some(OwnEntry {
+                stored,
+                target,
+                inside: true,
+                block: None,
+            })
+        };
+        let changed = self.changed_by::<I>(jump, load);
+        let leads = |e: &OwnEntry| {
+            let to = self.index.get(&e.target);
+            to.is_some_and(|to| !self.may_read::<I>(*to, changed))
+        };
+        let guarded = most >= room;
+        let entries: Vec<OwnEntry> = if guarded {
+            // Its flags would be others where an addition does not change them anyhow.
+            if width == 8 {
+                return None;
+            }
+            let next = starts.iter().filter(|s| **s > table).min();
+            let limit = next.map_or(room, |next| room.min((next - table) / width));
+            (0..limit).map_while(entry).take_while(leads).collect()
+        } else {
+            let left = |e: OwnEntry| OwnEntry {
+                // Else it goes on in old code.
+                inside: leads(&e),
+                ..e
+            };
+            (0..=most).map_while(entry).map(left).collect()
+        };
+        let whole = guarded && entries.len() >= 2 || entries.len() as u64 == most.saturating_add(1);
+        let insn = &self.code.insns[at];
+        (whole && entries.iter().any(leads)).then(|| OwnTable {
+            load: insn.addr,
+            len: insn.len,
+            jump: self.code.insns[jump].addr,
+            index: shape.index,
+            disp: shape.disp,
+            lead: shape.lead,
+            table,
+            base,
+            width: shape.width,
+            guarded,
+            entries,
+        })
+    }
+
+    /// Data flow with these edges beside those of direct jumps.
+    fn flow<I: Isa>(&self, edges: &FxHashMap<usize, Vec<usize>>) -> Facts {
+        let mut states: FxHashMap<usize, (State, u32)> = FxHashMap::default();
+        let mut work: Vec<usize> = Vec::new();
+        for k in &self.entered {
+            states.insert(*k, (State::ENTERED, 0));
+            work.push(*k);
+        }
+        while let Some(from) = work.pop() {
+            let mut out: Vec<(usize, State)> = Vec::new();
+            let state = states[&from].0.clone();
+            self.block::<I>(
+                from,
+                state,
+                edges,
+                &mut |k, state| out.push((k, state)),
+                None,
+            );
+            for (k, state) in out {
+                match states.get_mut(&k) {
+                    None => {
+                        states.insert(k, (state, 0));
+                        work.push(k);
+                    }
+                    Some((known, visits)) => {
+                        if known.join(&state, *visits > OFTEN) {
+                            *visits += 1;
+                            work.push(k);
+                        }
+                    }
+                }
+            }
+        }
+        let mut facts = Facts::default();
+        for (k, (state, _)) in states {
+            self.block::<I>(k, state, edges, &mut |_, _| {}, Some(&mut facts));
+        }
+        facts
+    }
+
+    /// From a leader to the end of straight code. Gives what is known where control goes.
+    fn block<I: Isa>(
+        &self,
+        from: usize,
+        mut state: State,
+        edges: &FxHashMap<usize, Vec<usize>>,
+        goes: &mut dyn FnMut(usize, State),
+        mut facts: Option<&mut Facts>,
+    ) {
+        let insns = self.code.insns;
+        let mut k = from;
+        loop {
+            let insn = &insns[k];
+            let next = (k + 1 < insns.len() && insns[k + 1].addr == insn.end()).then_some(k + 1);
+            if let Some(facts) = facts.as_deref_mut() {
+                self.note::<I>(k, &state, facts);
+            }
+            match insn.flow {
+                Flow::Next => self.plain::<I>(k, &mut state),
+                Flow::Call { .. } | Flow::IndirectCall => {
+                    state.forget(!(I::KEPT_BY_CALLS.0 as u32));
+                    state.forget_flags();
+                }
+                Flow::Jump { target } => {
+                    if let Some(to) = self.index.get(&target) {
+                        goes(*to, state);
+                    }
+                    return;
+                }
+                Flow::CondJump { cond, target } => {
+                    if let Some(to) = self.index.get(&target) {
+                        goes(*to, state.bounded(|c| I::bounds(cond, true, c)));
+                    }
+                    state = state.bounded(|c| I::bounds(cond, false, c));
+                }
+                Flow::ShortCond { target } => {
+                    state.forget(self.values[k].writes);
+                    if let Some(to) = self.index.get(&target) {
+                        goes(*to, state.clone());
+                    }
+                }
+                Flow::IndirectJump => {
+                    self.plain::<I>(k, &mut state);
+                    for to in edges.get(&k).into_iter().flatten() {
+                        goes(*to, state.clone());
+                    }
+                    return;
+                }
+                Flow::Return | Flow::Stop => return,
+            }
+            let Some(next) = next else {
+                return;
+            };
+            if self.is_leader[next] {
+                goes(next, state);
+                return;
+            }
+            k = next;
+        }
+    }
+
+    /// After an instruction that calls nothing and does not branch.
+    fn plain<I: Isa>(&self, k: usize, state: &mut State) {
+        let insn = &self.code.insns[k];
+        if insn.traits.system_call {
+            state.forget(u32::MAX);
+            state.forget_flags();
+            return;
+        }
+        let sum = self.sum::<I>(k, state);
+        state.step(&self.values[k]);
+        if let Some(load) = self.load_at.get(&k)
+            && let Some(to) = self.loads[*load as usize].1.to
+        {
+            state.put(to, What::Entry(*load));
+        }
+        if let Some((to, load, base)) = sum {
+            state.put(to, What::Target(load, base));
+        }
+    }
+
+    /// An addition of an entry and an address: the register with the sum, the load, the address.
+    fn sum<I: Isa>(&self, k: usize, state: &State) -> Option<(u8, u32, u64)> {
+        let insn = &self.code.insns[k];
+        // Additions are of few bytes.
+        let (to, from) = (insn.len <= 3)
+            .then(|| I::adds(self.code.bytes(insn), insn))
+            .flatten()?;
+        match (state.get(to).what, state.get(from).what) {
+            (What::Entry(load), base) | (base, What::Entry(load)) => {
+                Some((to, load, self.address(base)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// A link-time address that a register holds.
+    fn address(&self, what: What) -> Option<u64> {
+        match what {
+            What::Address(a) => Some(a),
+            What::Number(a) if self.code.program.refs.fixed => Some(a),
+            _ => None,
+        }
+    }
+
+    /// Notes what is known before an instruction.
+    fn note<I: Isa>(&self, k: usize, state: &State, facts: &mut Facts) {
+        let insn = &self.code.insns[k];
+        if let Some(load) = self.load_at.get(&k) {
+            let shape = self.loads[*load as usize].1;
+            let base = match shape.base {
+                Some(register) => self.address(state.get(register).what),
+                None if self.code.program.refs.fixed => Some(0),
+                None => None,
+            };
+            let most = state.get(shape.index).most();
+            facts.seen.insert(*load, Seen { base, most });
+            if shape.to.is_none() {
+                facts.jumps.insert(k, Some((*load, 0)));
+            }
+        } else if insn.flow == Flow::IndirectJump {
+            let register = I::jump_register(self.code.bytes(insn), insn);
+            let through = match register.map(|r| state.get(r).what) {
+                Some(What::Target(load, base)) => Some((load, base)),
+                Some(What::Entry(load)) if self.loads[load as usize].1.width == 8 => {
+                    Some((load, 0))
+                }
+                _ => None,
+            };
+            facts.jumps.insert(k, through);
+        }
+        self.note_reads::<I>(k, state, facts);
+    }
+
+    /// Notes loads whose results another instruction reads than the addition and the jump.
+    fn note_reads<I: Isa>(&self, k: usize, state: &State, facts: &mut Facts) {
+        let insn = &self.code.insns[k];
+        let of = |register: u8| match state.get(register).what {
+            What::Entry(load) | What::Target(load, _) => Some(load),
+            _ => None,
+        };
+        if (0..16).all(|r| of(r).is_none())
+            || insn.flow != Flow::Next
+            || self.sum::<I>(k, state).is_some()
+        {
+            return;
+        }
+        let RegSet(reads) = I::effects(self.code.bytes(insn), insn).reads;
+        for register in 0..16u8 {
+            if let Some(load) = of(register).filter(|_| reads >> register & 1 != 0) {
+                facts.spoilt.push(load);
+            }
+        }
+    }
+}

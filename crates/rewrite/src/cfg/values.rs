@@ -1,0 +1,299 @@
+//! What registers hold at places of a function, as far as it bounds the index of a jump table or is a table's address.
+//!
+//! Data flow forwards over the function's own code. Of each register is known what it is, if it is a constant or what
+//! a table load or the addition after it left; the largest value of its low 8, 16, 32 and 64 bits; and of which other
+//! register it is a copy, so that a comparison of one bounds the other. A comparison whose outcome is in the flags
+//! bounds its register on the ways out of the branch that looks at them. Calls leave the registers alone that the
+//! procedure call standard says (the checker counts that as assumption A5). Nothing is known of memory.
+//!
+//! At joins the less is kept. The numbers in it come from instructions, so there are few, but loops could make them
+//! rise one by one: after some visits what still changes is given up.
+
+use postlink_isa::{Compares, Sets, Values};
+
+/// Registers.
+const REGISTERS: usize = 16;
+/// Widths by which largest values are known.
+const WIDTHS: [u8; 4] = [8, 16, 32, 64];
+
+/// What a register is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// Anything.
+    Any,
+    /// An address of the file.
+    Address(u64),
+    /// This number.
+    Number(u64),
+    /// What the load with this number loaded from a table.
+    Entry(u32),
+    /// The same, added to this address.
+    Target(u32, u64),
+}
+
+/// What is known of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub what: What,
+    /// By width: the largest value of so many low bits.
+    most: [u64; 4],
+    /// It is the low bits, so many, of another register, and zeros.
+    copy: Option<(u8, u8)>,
+}
+
+/// All ones in so many bits.
+fn mask(bits: u8) -> u64 {
+    u64::MAX >> (64 - u32::from(bits))
+}
+
+/// The place of a width.
+fn place(bits: u8) -> usize {
+    WIDTHS.iter().position(|w| *w == bits).unwrap_or(3)
+}
+
+impl Value {
+    const ANY: Value = Value {
+        what: What::Any,
+        most: [0xff, 0xffff, 0xffff_ffff, u64::MAX],
+        copy: None,
+    };
+
+    /// A number that is not above `most`.
+    fn below(most: u64) -> Value {
+        Value {
+            most: WIDTHS.map(|w| most.min(mask(w))),
+            ..Value::ANY
+        }
+    }
+
+    /// The largest value of all bits.
+    pub fn most(&self) -> u64 {
+        self.most[3]
+    }
+
+    /// Brings the largest values of several widths together.
+    fn settle(&mut self) {
+        for wide in 1..4 {
+            for narrow in 0..wide {
+                // The bits above are zeros.
+                if self.most[wide] <= mask(WIDTHS[narrow]) {
+                    let least = self.most[wide].min(self.most[narrow]);
+                    self.most[wide] = least;
+                    self.most[narrow] = least;
+                }
+            }
+        }
+    }
+
+    fn join(&self, other: &Value) -> Value {
+        let mut both = *self;
+        if self.what != other.what {
+            both.what = What::Any;
+        }
+        for (a, b) in both.most.iter_mut().zip(other.most) {
+            *a = (*a).max(b);
+        }
+        both.copy = self.copy.filter(|c| other.copy == Some(*c));
+        both
+    }
+}
+
+/// What is known of all registers at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    registers: [Value; REGISTERS],
+    flags: Option<Compares>,
+}
+
+impl State {
+    /// Where nothing is known.
+    pub const ENTERED: State = State {
+        registers: [Value::ANY; REGISTERS],
+        flags: None,
+    };
+
+    pub fn get(&self, register: u8) -> Value {
+        let value = self.registers.get(usize::from(register));
+        value.copied().unwrap_or(Value::ANY)
+    }
+
+    /// Gives a register a value that is known otherwise.
+    pub fn put(&mut self, register: u8, what: What) {
+        self.forget(1 << register);
+        if let Some(value) = self.registers.get_mut(usize::from(register)) {
+            value.what = what;
+        }
+    }
+
+    /// Nothing is known any more of some registers.
+    pub fn forget(&mut self, registers: u32) {
+        for (n, value) in (0u8..).zip(&mut self.registers) {
+            if registers >> n & 1 != 0 {
+                *value = Value::ANY;
+            } else if value.copy.is_some_and(|c| registers >> c.0 & 1 != 0) {
+                value.copy = None;
+            }
+        }
+        if self.flags.is_some_and(|f| registers >> f.register & 1 != 0) {
+            self.flags = None;
+        }
+    }
+
+    /// Nothing is known any more of the flags.
+    pub fn forget_flags(&mut self) {
+        self.flags = None;
+    }
+
+    /// After an instruction.
+    pub fn step(&mut self, values: &Values) {
+        let set = values.sets.map(|sets| self.set(sets));
+        // What has zeros above the bits that it keeps is as good a copy as before of those.
+        let cut = match values.sets {
+            Some(Sets::Copy { to, from, bits }) if to == from => Some((to, bits)),
+            _ => None,
+        };
+        let flags = self.flags.filter(|f| match cut {
+            Some((register, bits)) if f.register == register => f.bits <= bits,
+            _ => values.writes >> f.register & 1 == 0,
+        });
+        match cut {
+            None => self.forget(values.writes),
+            Some((register, bits)) => {
+                for value in &mut self.registers {
+                    if let Some(copy) = &mut value.copy
+                        && copy.0 == register
+                        && copy.1 > bits
+                    {
+                        value.copy = None;
+                    }
+                }
+            }
+        }
+        self.flags = flags.filter(|_| values.keeps_flags);
+        if let Some((to, value)) = set
+            && let Some(slot) = self.registers.get_mut(usize::from(to))
+        {
+            *slot = value;
+        }
+        if values.compares.is_some() {
+            self.flags = values.compares;
+        }
+    }
+
+    /// What an instruction leaves in its register.
+    fn set(&self, sets: Sets) -> (u8, Value) {
+        let known = |value| match value {
+            What::Number(n) => Value {
+                what: value,
+                ..Value::below(n)
+            },
+            _ => Value {
+                what: value,
+                ..Value::ANY
+            },
+        };
+        let value = match sets {
+            Sets::Address { value, .. } => known(What::Address(value)),
+            Sets::Number { value, .. } => known(What::Number(value)),
+            Sets::Copy { to, from, bits } => {
+                let mut value = self.get(from);
+                if bits < 64 {
+                    value.what = match value.what {
+                        What::Number(n) => What::Number(n & mask(bits)),
+                        _ => What::Any,
+                    };
+                    let most = value.most[place(bits)];
+                    for (known, width) in value.most.iter_mut().zip(WIDTHS) {
+                        *known = (*known).min(most).min(mask(width));
+                        if width > bits {
+                            *known = most;
+                        }
+                    }
+                }
+                value.copy = if to == from {
+                    value.copy.map(|(of, n)| (of, n.min(bits)))
+                } else {
+                    Some((from, bits))
+                };
+                value
+            }
+            Sets::Extend { from, bits, .. } => {
+                let most = self.get(from).most[place(bits)];
+                if most <= mask(bits) / 2 {
+                    Value::below(most)
+                } else {
+                    Value::ANY
+                }
+            }
+            Sets::And { to, bits, most } => Value::below(self.get(to).most[place(bits)].min(most)),
+            Sets::Shift { to, bits, by } => Value::below(self.get(to).most[place(bits)] >> by),
+            Sets::Below { most, .. } => Value::below(most),
+        };
+        (sets.to(), value)
+    }
+
+    /// On a way out of a branch: the flags' register is at most so much, if the branch says so.
+    pub fn bounded(&self, most: impl Fn(&Compares) -> Option<u64>) -> State {
+        let mut state = self.clone();
+        if let Some(compares) = self.flags
+            && let Some(most) = most(&compares)
+        {
+            state.bound(compares.register, compares.bits, most);
+        }
+        state
+    }
+
+    /// The low bits of a register are at most so much, and so are those of its copies.
+    fn bound(&mut self, register: u8, bits: u8, most: u64) {
+        let mut narrow = |register: u8, bits: u8, most: u64| {
+            if let Some(value) = self.registers.get_mut(usize::from(register)) {
+                let known = &mut value.most[place(bits)];
+                *known = (*known).min(most);
+                value.settle();
+            }
+        };
+        narrow(register, bits, most);
+        let of = self.get(register);
+        // What it is a copy of, then copies of either.
+        if let Some((from, n)) = of.copy {
+            let bits = bits.min(n);
+            let most = of.most[place(bits)];
+            if let Some(value) = self.registers.get_mut(usize::from(from)) {
+                let known = &mut value.most[place(bits)];
+                *known = (*known).min(most);
+                value.settle();
+            }
+        }
+        let sources = [Some(register), of.copy.map(|c| c.0)];
+        for source in sources.into_iter().flatten() {
+            let from = self.get(source);
+            for value in &mut self.registers {
+                if let Some((_, n)) = value.copy.filter(|c| c.0 == source) {
+                    let most = from.most[place(n)];
+                    value.most[place(n)] = value.most[place(n)].min(most);
+                    // Above are zeros.
+                    value.most[3] = value.most[3].min(most);
+                    value.settle();
+                }
+            }
+        }
+    }
+
+    /// Takes in what is known on another way to the same place. Says whether something changed; if it did `often`,
+    /// that is given up.
+    pub fn join(&mut self, other: &State, often: bool) -> bool {
+        let mut changed = false;
+        for (value, other) in self.registers.iter_mut().zip(&other.registers) {
+            let both = value.join(other);
+            if both != *value {
+                changed = true;
+                *value = if often { Value::ANY } else { both };
+            }
+        }
+        if self.flags != other.flags && self.flags.is_some() {
+            self.flags = None;
+            changed = true;
+        }
+        changed
+    }
+}

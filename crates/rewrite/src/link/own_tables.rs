@@ -1,0 +1,102 @@
+//! Jump tables of new code's own ([`crate::cfg::OwnTable`]): their places and contents.
+//!
+//! They are in a section of constants, one after the other, in the order of the functions that could move. Those of a
+//! function that was taken back keep their places, so that all others do.
+
+use postlink_elf::OutputAddr;
+use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
+
+use super::place::Placement;
+use super::ready::{Ready, moving};
+use crate::error::Error;
+
+/// Name of the section.
+const SECTION: &str = ".rodata.postlink";
+
+/// Where the tables are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnTables {
+    placed: Option<Placed>,
+    /// By position of the function: each table's address.
+    at: Vec<Vec<OutputAddr>>,
+}
+
+impl OwnTables {
+    /// Gives all tables their places.
+    pub fn place(ready: &[Ready], writer: &mut Writer<'_>) -> OwnTables {
+        let mut end = 0u64;
+        let mut at: Vec<Vec<u64>> = Vec::with_capacity(ready.len());
+        for r in ready {
+            let mut own = Vec::with_capacity(r.own_tables.len());
+            for table in &r.own_tables {
+                end = end.next_multiple_of(u64::from(table.width));
+                own.push(end);
+                end += table.size();
+            }
+            at.push(own);
+        }
+        if end == 0 {
+            return OwnTables::default();
+        }
+        let placed = writer.append_anywhere(NewSection {
+            name: SECTION.to_owned(),
+            kind: NewKind::ReadOnly,
+            align: 8,
+            size: end,
+        });
+        let of = |own: Vec<u64>| own.into_iter().map(|a| placed.addr + a).collect();
+        OwnTables {
+            placed: Some(placed),
+            at: at.into_iter().map(of).collect(),
+        }
+    }
+
+    /// Address of the n-th table of the i-th function.
+    pub fn at(&self, i: usize, n: usize) -> OutputAddr {
+        let own = self.at.get(i).and_then(|own| own.get(n));
+        own.copied().unwrap_or_default()
+    }
+
+    /// The displacement with which the load of that table reads it.
+    pub fn displacement(&self, r: &Ready, i: usize, n: u32) -> OutputAddr {
+        let Some(table) = r.own_tables.get(n as usize) else {
+            return OutputAddr::default();
+        };
+        let further = self.at(i, n as usize).get().wrapping_sub(table.table);
+        OutputAddr::new(table.disp.wrapping_add(further))
+    }
+}
+
+impl Placement {
+    /// Fills in all tables.
+    pub(super) fn fill_own_tables(
+        &self,
+        ready: &[Ready],
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        let Some(placed) = self.own_tables.placed else {
+            return Ok(());
+        };
+        let too_far = || Error::internal("jump table entry out of reach");
+        let contents = writer.contents(placed.id);
+        for (i, r) in moving(ready) {
+            for (n, table) in r.own_tables.iter().enumerate() {
+                let mut at = (self.own_tables.at(i, n) - placed.addr) as usize;
+                for entry in &table.entries {
+                    let value = match entry.block {
+                        None => entry.stored,
+                        Some(b) => self.block(ready, i, b).get().wrapping_sub(table.base),
+                    };
+                    let width = usize::from(table.width);
+                    if width == 4 && entry.block.is_some() {
+                        i32::try_from(value as i64).map_err(|_| too_far())?;
+                    }
+                    let place = contents.get_mut(at..at + width).ok_or_else(too_far)?;
+                    place.copy_from_slice(&value.to_le_bytes()[..width]);
+                    at += width;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,614 @@
+//! Jump tables of new code's own, where no kept relocations were used.
+//!
+//! No table of the input changes then ([`crate::proof::bare`]). But a load of a table's entry may have another
+//! displacement in new code, and read another table. The claim says where, and nothing of it is believed:
+//!
+//! | what | is shown |
+//! |---|---|
+//! | the load | is the old one but for its displacement, which differs by the distance of the two tables |
+//! | both tables | are in memory that nobody writes, the new one in new memory, overlapping nothing that is claimed |
+//! | each entry | leads where the old one does, or to the pair of it, which becomes a root of the lock step |
+//! | the base | is the address that the claim says, in the register in which the load and the addition have it |
+//! | the index | is below the number of entries: by comparisons, masks and types, or by a guard in front of the load |
+//! | what is loaded, and the sum | are read by the addition and the jump, and by nothing else |
+//! | a guard | lets pass what is below the number of entries, unsigned, of all bits, and leads the rest to the old load |
+//!
+//! Base and index are known by data flow forwards over the function's new code ([`super::values`]), when the lock
+//! step is complete. That is a closed world: nobody knows an address of new code but those that are published. Control
+//! comes in at the entry, at labels and where other functions lead to, at landing pads, and by returns, which are
+//! behind calls; at all but the last nothing is known. The new tables' own edges are among those that are
+//! followed, so each may rest on the others.
+//!
+//! Inserted code changes nothing that the program reads, as is shown elsewhere: it is passed over.
+//!
+//! Two things are assumed. Calls leave the registers alone that the procedure call standard says (A5); that is noted
+//! where the proof does not succeed without. What is loaded, the sum, and flags that the addition or a guard
+//! changed, are not read behind the jump after the next call, return or other indirect jump (A6); up to there
+//! that is shown.
+
+use super::changes::Next;
+use super::pages::Pending;
+use super::values::{Fact, Values};
+use super::{INSIDE, OldState, State, Step, Walk, fail};
+use crate::addr::{InputAddr, OutputAddr};
+use crate::arch::step::flag;
+use crate::arch::{Arch, Flow, Insn, Operand, TableLoad};
+use crate::files::bytes::{u32_in, u64_in};
+use crate::files::claim::{OwnTable, Range};
+use crate::report::{Check, Failure, TableBound, TableReport};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// More entries than this no table has.
+const ENTRIES: u64 = 4096;
+/// How often news at a place are taken in before it is given up.
+const AGAIN: u32 = 32;
+
+/// What the lock step has found of a function's own tables.
+#[derive(Debug, Default)]
+pub(super) struct OwnTables {
+    /// Claimed loads that were reached, by new address, with the number of the table.
+    loads: FxHashMap<OutputAddr, usize>,
+    /// By number of the table: where its entries lead in new code.
+    targets: FxHashMap<usize, Vec<OutputAddr>>,
+    /// Guards, with their ends.
+    guards: FxHashMap<OutputAddr, OutputAddr>,
+    /// Inserted code, with its end.
+    pub inserted: FxHashMap<OutputAddr, OutputAddr>,
+    /// Where control comes from where nothing is known.
+    pub entered: Vec<OutputAddr>,
+}
+
+/// What data flow has shown.
+#[derive(Default)]
+struct Shown {
+    /// Jumps through tables, new address and number.
+    jumps: Vec<(OutputAddr, usize)>,
+    /// Tables whose loads were judged.
+    judged: FxHashSet<usize>,
+    /// Something foreign is left where it is not looked any further (A6).
+    left: bool,
+}
+
+impl<'a, A: Arch> Walk<'a, '_, A> {
+    /// A load of a table's entry that reads another table.
+    pub(super) fn own_table(
+        &mut self,
+        state: &OldState,
+        q: OutputAddr,
+        new: &Insn,
+        pending: &mut Pending,
+    ) -> Result<Option<Next>, Box<Failure>> {
+        let State::At(p, old) = *state else {
+            return Ok(None);
+        };
+        let Some(number) = self.f.tables.iter().position(|t| t.load == (p, q)) else {
+            return Ok(None);
+        };
+        let Some(table) = self.f.tables.get(number).copied() else {
+            return Ok(None);
+        };
+        let old_bytes = self.old_bytes(p).unwrap_or(b"");
+        let (new_bytes, slot) = self.new_bytes(q).unwrap_or((b"", 0));
+        let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
+        let (Some(a), Some(b)) = (A::table_load(old_bytes), A::table_load(new_bytes)) else {
+            return wrong("what is claimed to load an entry of a jump table does not");
+        };
+        let moved = table.new.get().wrapping_sub(table.old.get());
+        if (TableLoad { disp: b.disp, ..a }) != b || a.wide != table.wide {
+            return wrong("the load of an entry of a jump table changed");
+        }
+        if b.disp.wrapping_sub(a.disp) != moved {
+            return wrong("a load has another displacement than the jump table that is claimed");
+        }
+        if !self.mark(q, slot, usize::from(new.len), p)? {
+            self.meet(p, q, pending)?;
+            return Ok(Some(None));
+        }
+        self.arrive(q, pending);
+        self.check_rows(&[p], q, u64::from(new.len))?;
+        if self.lsdas {
+            self.check_other_site(p, q)?;
+        }
+        self.own.loads.insert(q, number);
+        self.publish(number, &table)?;
+        let (old_next, new_next) = (p + u64::from(old.len), q + u64::from(new.len));
+        Ok(Some(a.to.map(|_| (old_next, new_next))))
+    }
+
+    /// Relates the entries of a table.
+    fn publish(&mut self, number: usize, table: &OwnTable) -> Step {
+        let (p, q) = table.load;
+        let cx = self.cx;
+        let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
+        if table.entries == 0 || table.entries > ENTRIES {
+            return wrong("a jump table has no entries, or more than 4096");
+        }
+        let new = table.range();
+        let old = Range {
+            start: table.old.get(),
+            end: table.old.get().saturating_add(new.len()),
+        };
+        let fixed = cx.output.load_at(new.start).is_some_and(|s| {
+            !s.is_writable() && new.end <= s.file_end() && cx.input.load_at(new.start).is_none()
+        });
+        if !fixed {
+            return wrong("a jump table of new code's own is not in new memory that is only read");
+        }
+        let (Some(from), Some(to)) = (
+            cx.input.bytes(old.start, old.len()),
+            cx.output.bytes(new.start, new.len()),
+        ) else {
+            return wrong("a jump table is not in the file");
+        };
+        if cx.may_be_written(old.start, old.end) {
+            return wrong("a jump table can be written to");
+        }
+        let mut targets = Vec::new();
+        for i in 0..table.entries as usize {
+            let target = |bytes: &[u8]| {
+                if table.wide {
+                    u64_in(bytes, 8 * i)
+                } else {
+                    let entry = u32_in(bytes, 4 * i)? as i32;
+                    Some(table.base.wrapping_add_signed(entry.into()))
+                }
+            };
+            let (Some(from), Some(to)) = (target(from), target(to)) else {
+                return wrong("a jump table is shorter than it is claimed to be");
+            };
+            let (from, to) = (InputAddr::new(from), OutputAddr::new(to));
+            if from.kept() == to {
+                if cx.interiors.owner(from).is_some() {
+                    return wrong("an entry of a jump table leads to code that was overwritten");
+                }
+                self.enter_old(from);
+            } else if self.f.in_old(from) && self.f.in_new(to) {
+                self.relate(from, to)?;
+                targets.push(to);
+            } else {
+                let text = format!("entry {i} of a jump table leads elsewhere");
+                let failure = Failure::new(Check::JumpTable, text).at(p, q);
+                return fail(failure.values(from, to));
+            }
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        self.own.targets.insert(number, targets);
+        Ok(())
+    }
+
+    /// Whether a claimed load of the old side's at `p` is at `at`, or its guard.
+    pub(super) fn is_own_load(&self, p: InputAddr, at: OutputAddr) -> bool {
+        let mut tables = self.f.tables.iter().filter(|t| t.load.0 == p);
+        tables.any(|t| {
+            let guard = || {
+                let (bytes, _) = self.new_bytes(at)?;
+                Some(at + u64::from(A::index_guard(bytes, at.get())?.len))
+            };
+            t.load.1 == at || t.guarded && guard() == Some(t.load.1)
+        })
+    }
+
+    /// The end of a guard at `at`, if there is one and it is in front of a claimed load of the old side's.
+    pub(super) fn guard_of_index(
+        &mut self,
+        state: &OldState,
+        at: OutputAddr,
+    ) -> Option<OutputAddr> {
+        let State::At(p, _) = *state else {
+            return None;
+        };
+        let guarded = |t: &&OwnTable| t.guarded && t.load.0 == p;
+        // Most functions have none.
+        self.f.tables.iter().find(guarded)?;
+        let (bytes, _) = self.new_bytes(at)?;
+        let guard = A::index_guard(bytes, at.get())?;
+        let end = at + u64::from(guard.len);
+        let mut tables = self.f.tables.iter().filter(guarded);
+        let table = tables.find(|t| t.load.1 == end)?;
+        let index = A::table_load(self.old_bytes(p)?)?.index;
+        let leads = InputAddr::new(guard.old) == p && self.cx.patches.owner(p).is_none();
+        let right = guard.register == index && guard.last.checked_add(1) == Some(table.entries);
+        if !leads || !right {
+            return None;
+        }
+        self.enter_old(p);
+        self.own.guards.insert(at, end);
+        Some(end)
+    }
+
+    /// Judges the tables that were reached, when all pairs are known.
+    pub(super) fn judge_own_tables(&mut self) -> Step {
+        if self.own.loads.is_empty() {
+            return Ok(());
+        }
+        self.enter_what_is_not_followed();
+        let (shown, kept) = match self.data_flow(false) {
+            Ok(shown) => (shown, false),
+            Err(_) => (self.data_flow(true)?, true),
+        };
+        self.out.kept_by_calls = kept;
+        self.out.behind_tables = shown.left;
+        for (q, number) in shown.jumps {
+            let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
+                continue;
+            };
+            self.out.falls_back.retain(|at| *at != p);
+            self.out.tables.push(TableReport {
+                jump: p.get(),
+                table: table.old.get(),
+                entries: table.entries,
+                bound: if table.guarded {
+                    TableBound::Guarded
+                } else {
+                    TableBound::Proved
+                },
+            });
+        }
+        self.out.tables.sort_unstable_by_key(|t| (t.jump, t.table));
+        Ok(())
+    }
+
+    /// The old address that an instruction of new code stands for.
+    fn old_of(&self, q: OutputAddr) -> Option<InputAddr> {
+        let (_, slot) = self.new_bytes(q)?;
+        let id = self
+            .s
+            .map
+            .get(slot)
+            .filter(|id| !matches!(**id, 0 | INSIDE))?;
+        Some(InputAddr::new(self.base + u64::from(*id) - 1))
+    }
+
+    /// Where straight code begins that can be reached from some places.
+    fn leaders(&self, from: &[OutputAddr], seen: &mut FxHashSet<OutputAddr>) -> Vec<OutputAddr> {
+        let mut leaders = from.to_vec();
+        let mut work = from.to_vec();
+        while let Some(mut at) = work.pop() {
+            while self.f.in_new(at) && seen.insert(at) {
+                if let Some(end) = self.passed_over(at) {
+                    at = end;
+                    continue;
+                }
+                let Some(insn) = self.insn_at(at) else { break };
+                let next = at + u64::from(insn.len);
+                let to = match insn.flow {
+                    Flow::Jump(target) => vec![OutputAddr::new(target)],
+                    Flow::Branch { target, .. } => vec![OutputAddr::new(target), next],
+                    Flow::IndirectJump { .. } => {
+                        let all = self.own.targets.values().flatten();
+                        all.copied().collect()
+                    }
+                    _ => Vec::new(),
+                };
+                let goes_on = !matches!(
+                    insn.flow,
+                    Flow::Jump(_) | Flow::Stop | Flow::IndirectJump { .. }
+                );
+                leaders.extend(&to);
+                work.extend(&to);
+                if !goes_on {
+                    break;
+                }
+                at = next;
+            }
+        }
+        leaders
+    }
+
+    /// The end of inserted code, or of a guard.
+    fn passed_over(&self, at: OutputAddr) -> Option<OutputAddr> {
+        let guard = self.own.guards.get(&at);
+        guard.or_else(|| self.own.inserted.get(&at)).copied()
+    }
+
+    fn insn_at(&self, at: OutputAddr) -> Option<Insn> {
+        A::decode(self.new_bytes(at)?.0, at.get())
+    }
+
+    /// Instructions of new code that stand for old ones and that what is followed here does not come to: nothing is
+    /// known there.
+    fn enter_what_is_not_followed(&mut self) {
+        let mut seen = FxHashSet::default();
+        let entered = self.own.entered.clone();
+        self.leaders(&entered, &mut seen);
+        for k in 0..self.new.len() {
+            let Some((range, _, first)) = self.new.get(k).copied() else {
+                continue;
+            };
+            for i in 0..range.len() {
+                let at = range.start + i;
+                let begins = self.s.map.get(first + i as usize);
+                if begins.is_some_and(|id| !matches!(*id, 0 | INSIDE)) && !seen.contains(&at) {
+                    self.own.entered.push(at);
+                    self.leaders(&[at], &mut seen);
+                }
+            }
+        }
+    }
+
+    /// Data flow, and what is shown by it; `kept`: calls leave some registers alone.
+    fn data_flow(&self, kept: bool) -> Result<Shown, Box<Failure>> {
+        let mut seen = FxHashSet::default();
+        let leaders: FxHashSet<OutputAddr> = self
+            .leaders(&self.own.entered, &mut seen)
+            .into_iter()
+            .collect();
+        let mut states: FxHashMap<OutputAddr, (Values, u32)> = FxHashMap::default();
+        let mut work = self.own.entered.clone();
+        for at in &self.own.entered {
+            states.insert(*at, (Values::ENTERED, 0));
+        }
+        while let Some(from) = work.pop() {
+            let Some((values, _)) = states.get(&from) else {
+                continue;
+            };
+            let mut goes = Vec::new();
+            self.straight(from, values.clone(), (&leaders, kept), &mut goes, None)?;
+            for (to, values) in goes {
+                let Some((known, times)) = states.get_mut(&to) else {
+                    states.insert(to, (values, 0));
+                    work.push(to);
+                    continue;
+                };
+                if known.join(&values, *times > AGAIN) {
+                    *times += 1;
+                    work.push(to);
+                }
+            }
+        }
+        let mut shown = Shown::default();
+        let mut all: Vec<(OutputAddr, Values)> = states
+            .into_iter()
+            .map(|(at, (values, _))| (at, values))
+            .collect();
+        all.sort_unstable_by_key(|s| s.0);
+        for (at, values) in all {
+            self.straight(
+                at,
+                values,
+                (&leaders, kept),
+                &mut Vec::new(),
+                Some(&mut shown),
+            )?;
+        }
+        match self.own.loads.iter().find(|l| !shown.judged.contains(l.1)) {
+            None => Ok(shown),
+            Some((at, _)) => {
+                let text = "nothing that is followed leads to a load from a jump table";
+                fail(Failure::new(Check::JumpTable, text).at(self.f.old_entry, *at))
+            }
+        }
+    }
+
+    /// Straight code from a leader on: what is known where it leads. With `shown` everything is judged.
+    fn straight(
+        &self,
+        from: OutputAddr,
+        mut values: Values,
+        (leaders, kept): (&FxHashSet<OutputAddr>, bool),
+        goes: &mut Vec<(OutputAddr, Values)>,
+        mut shown: Option<&mut Shown>,
+    ) -> Step {
+        let mut at = from;
+        loop {
+            if at != from && leaders.contains(&at) {
+                goes.push((at, values));
+                return Ok(());
+            }
+            if !self.f.in_new(at) {
+                return self.leave(&values, shown);
+            }
+            if let Some(end) = self.passed_over(at) {
+                if self.own.guards.contains_key(&at) {
+                    self.guarded(at, &mut values);
+                }
+                at = end;
+                continue;
+            }
+            let (Some((bytes, _)), Some(insn)) = (self.new_bytes(at), self.insn_at(at)) else {
+                let text = "an instruction of a function with jump tables is not understood";
+                return fail(Failure::new(Check::JumpTable, text).at(self.f.old_entry, at));
+            };
+            if let Some(shown) = shown.as_deref_mut() {
+                self.judge(at, &insn, bytes, &values, shown)?;
+            }
+            let next = at + u64::from(insn.len);
+            match insn.flow {
+                Flow::Next | Flow::Nothing => self.plain(at, bytes, &mut values),
+                Flow::Jump(target) => {
+                    let target = OutputAddr::new(target);
+                    if self.f.in_new(target) {
+                        goes.push((target, values));
+                    } else {
+                        self.leave(&values, shown)?;
+                    }
+                    return Ok(());
+                }
+                Flow::Branch { cond, target, .. } => {
+                    values.lose(A::leaves(bytes, at.get()).writes);
+                    let target = OutputAddr::new(target);
+                    if self.f.in_new(target) {
+                        goes.push((target, values.branched(|n| A::most_if(cond, true, n))));
+                    } else {
+                        self.leave(&values, shown.as_deref_mut())?;
+                    }
+                    let on = values.branched(|n| A::most_if(cond, false, n));
+                    goes.push((next, on));
+                    return Ok(());
+                }
+                Flow::Call(_) | Flow::IndirectCall => {
+                    self.leave(&values, shown.as_deref_mut())?;
+                    values.lose(if kept { !A::KEPT_BY_CALLS } else { u32::MAX });
+                    values.lose_flags();
+                    values.foreign &= A::KEPT_BY_CALLS;
+                    values.foreign_flags = 0;
+                }
+                Flow::Trap => {
+                    values.lose(u32::MAX);
+                    values.lose_flags();
+                }
+                Flow::Stop => return self.leave(&values, shown),
+                Flow::IndirectJump { .. } => {
+                    match self.through(at, &insn, bytes, &values) {
+                        Some(number) => {
+                            self.plain(at, bytes, &mut values);
+                            let targets = self.own.targets.get(&number).into_iter().flatten();
+                            goes.extend(targets.map(|to| (*to, values.clone())));
+                        }
+                        None => self.leave(&values, shown)?,
+                    }
+                    return Ok(());
+                }
+            }
+            at = next;
+        }
+    }
+
+    /// Control leaves, or it is not looked any further what a call does.
+    fn leave(&self, values: &Values, shown: Option<&mut Shown>) -> Step {
+        if let Some(shown) = shown {
+            shown.left |= values.foreign != 0 || values.foreign_flags != 0;
+        }
+        Ok(())
+    }
+
+    /// After a guard.
+    fn guarded(&self, at: OutputAddr, values: &mut Values) {
+        let bytes = self.new_bytes(at).map_or(&b""[..], |b| b.0);
+        values.lose_flags();
+        values.foreign_flags = flag::ALL;
+        if let Some(guard) = A::index_guard(bytes, at.get()) {
+            values.bound(guard.register, 64, guard.last);
+        }
+    }
+
+    /// After an instruction that does not branch.
+    fn plain(&self, at: OutputAddr, bytes: &[u8], values: &mut Values) {
+        let effects = A::effects(bytes);
+        let sum = self.summed(bytes, values);
+        let leaves = A::leaves(bytes, at.get());
+        values.after(&leaves);
+        values.foreign &= !effects.kills;
+        values.low = (values.low | leaves.low) & values.foreign;
+        values.foreign_flags &= !effects.flag_kills;
+        if let Some(number) = self.own.loads.get(&at)
+            && let Some(to) = A::table_load(bytes).and_then(|load| load.to)
+        {
+            values.put_foreign(to, Fact::Entry(*number));
+        }
+        if let Some((to, number)) = sum {
+            values.put_foreign(to, Fact::Target(number));
+            values.foreign_flags = flag::ALL;
+        }
+    }
+
+    /// The table whose base is added to an entry of it, and the register that the sum is in.
+    fn summed(&self, bytes: &[u8], values: &Values) -> Option<(u8, usize)> {
+        let (to, from) = A::sum(bytes)?;
+        let (number, base) = match (values.fact(to), values.fact(from)) {
+            (Some(Fact::Entry(number)), base) | (base, Some(Fact::Entry(number))) => (number, base),
+            _ => return None,
+        };
+        let table = self.f.tables.get(number).filter(|t| !t.wide)?;
+        (self.address(base?) == Some(table.base)).then_some((to, number))
+    }
+
+    /// A link-time address: a number is one where the program is at a fixed address.
+    fn address(&self, fact: Fact) -> Option<u64> {
+        match fact {
+            Fact::Address(a) => Some(a),
+            Fact::Number(a) if self.cx.fixed() => Some(a),
+            _ => None,
+        }
+    }
+
+    /// The table that an indirect jump goes through.
+    fn through(&self, at: OutputAddr, insn: &Insn, bytes: &[u8], values: &Values) -> Option<usize> {
+        if let Some(number) = self.own.loads.get(&at) {
+            return Some(*number);
+        }
+        let own = bytes.get(..usize::from(insn.len))?;
+        let (Operand::Register(register), _) = A::operand(own, at.get())? else {
+            return None;
+        };
+        match values.fact(register)? {
+            Fact::Target(number) => Some(number),
+            Fact::Entry(number) => {
+                let table = self.f.tables.get(number).filter(|t| t.wide);
+                table.map(|_| number)
+            }
+            _ => None,
+        }
+    }
+
+    /// Judges an instruction by what is known before it.
+    fn judge(
+        &self,
+        at: OutputAddr,
+        insn: &Insn,
+        bytes: &[u8],
+        values: &Values,
+        shown: &mut Shown,
+    ) -> Step {
+        let p = self.old_of(at).unwrap_or(self.f.old_entry);
+        let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, at));
+        if let Some(number) = self.own.loads.get(&at) {
+            shown.judged.insert(*number);
+            let (Some(table), Some(load)) = (self.f.tables.get(*number), A::table_load(bytes))
+            else {
+                return wrong("a claimed load is none");
+            };
+            let base = match load.base {
+                Some(register) => values.fact(register).and_then(|f| self.address(f)),
+                None => self.cx.fixed().then_some(0),
+            };
+            if base.map(|b| b.wrapping_add(load.disp)) != Some(table.new.get()) {
+                return wrong(
+                    "the address of a jump table of new code's own is not known to be that",
+                );
+            }
+            if values.most(load.index) >= table.entries {
+                return wrong(
+                    "the index of a jump table of new code's own is not shown to be in it",
+                );
+            }
+        }
+        let jump = matches!(insn.flow, Flow::IndirectJump { .. });
+        if let Some(number) = self.through(at, insn, bytes, values).filter(|_| jump) {
+            shown.jumps.push((at, number));
+            return Ok(());
+        }
+        let effects = A::effects(bytes);
+        let reads = match insn.flow {
+            // Arguments and results are not looked at, the operand is.
+            Flow::Call(_) | Flow::Stop | Flow::Jump(_) => 0,
+            Flow::IndirectCall | Flow::IndirectJump { .. } => {
+                let own = bytes.get(..usize::from(insn.len)).unwrap_or(bytes);
+                match A::operand(own, at.get()) {
+                    Some((Operand::Register(register), _)) => 1 << register,
+                    Some((Operand::Memory(mem), _)) => {
+                        let index = mem.index.map(|i| i.0);
+                        let used = mem.base.into_iter().chain(index);
+                        used.fold(0, |set, register| set | 1 << register)
+                    }
+                    None => u32::MAX,
+                }
+            }
+            _ => effects.reads,
+        };
+        let calls = matches!(
+            insn.flow,
+            Flow::Call(_) | Flow::IndirectCall | Flow::Stop | Flow::IndirectJump { .. }
+        );
+        // The low bits of some may be the program's own.
+        let low = values.low & !A::leaves(bytes, at.get()).wide;
+        if reads & values.foreign & !low != 0 && self.summed(bytes, values).is_none() {
+            return wrong("what was loaded from a jump table of new code's own is read");
+        }
+        if !calls && effects.flag_reads & values.foreign_flags != 0 {
+            return wrong("flags that a jump through a table of new code's own changed are read");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,417 @@
+//! `cargo xtask bench samples`: what a layout loses when its profile is not exact.
+//!
+//! Each program is instrumented and run; layouts are made from its exact counts and from poorer profiles of the same
+//! run, and all are judged by the exact counts (`rewrite::judge`): how many taken branches each saves of those that
+//! the exact profile's layout saves. Figures are exact and repeat, but for those of perf's clock.
+//!
+//! | profile | what it is |
+//! |---|---|
+//! | drawn | 20,000 instructions, drawn from the exact counts: a processor that counts instructions, without its inaccuracies |
+//! | clock | `perf record -e cpu-clock:u`: what most clouds allow. As many samples as the run gives at 10 kHz, at most |
+//! | before | exact counts of the release before, by blocks (`convert --to yaml`) |
+//! | llvm-bolt's | the same, as llvm-bolt writes it; given to postlink, and to llvm-bolt with `--infer-stale-profile` |
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::programs::{self, Program};
+use super::report::ToolRun;
+use super::tools::Tools;
+use crate::packages;
+use crate::text::grouped;
+
+/// Samples of each program.
+const SAMPLES: &str = "20000";
+/// Programs of two releases: the workload, its N, the files of `releases.sh`, what they are.
+const RELEASES: &[Releases] = &[
+    Releases {
+        workload: "lua",
+        n: "2",
+        file: "lua",
+        old: "5.4.4",
+        new: "5.4.6",
+    },
+    Releases {
+        workload: "sqlite",
+        n: "100000",
+        file: "sql",
+        old: "3.39.2",
+        new: "3.41.2",
+    },
+];
+
+/// A program of two releases.
+struct Releases {
+    workload: &'static str,
+    n: &'static str,
+    file: &'static str,
+    old: &'static str,
+    new: &'static str,
+}
+
+/// llvm-bolt's options for a profile of the release before.
+const STALE: &[&str] = &[
+    "-infer-stale-profile",
+    "-reorder-blocks=ext-tsp",
+    "-reorder-functions=cdsort",
+    "-enable-bat",
+];
+
+/// What the command line says.
+struct Wishes {
+    output: PathBuf,
+    /// Programs that are built already: postlink, and the examples `judge` and `draw`.
+    built: Option<[PathBuf; 3]>,
+}
+
+impl Wishes {
+    fn parse(arguments: &[String]) -> Result<Wishes> {
+        let mut wishes = Wishes {
+            output: super::root()?.join("bench/samples.md"),
+            built: None,
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut value = || {
+                rest.next()
+                    .with_context(|| format!("{argument} needs a value"))
+            };
+            match argument.as_str() {
+                "--output" => wishes.output = value()?.into(),
+                "--built" => {
+                    let folder = PathBuf::from(value()?);
+                    let at = |name: &str| folder.join(name);
+                    wishes.built =
+                        Some([at("postlink"), at("examples/judge"), at("examples/draw")]);
+                }
+                other => bail!("cargo xtask bench samples has no option '{other}'"),
+            }
+        }
+        Ok(wishes)
+    }
+}
+
+/// A layout, by what it was made from.
+struct Row {
+    profile: String,
+    /// Taken branches, or why there are none.
+    taken: Result<u64, String>,
+}
+
+struct Bench {
+    tools: Tools,
+    draw: PathBuf,
+    corpus: PathBuf,
+    folder: PathBuf,
+}
+
+/// Taken branches of a layout in a judgement.
+fn taken(worth: &Value) -> Option<u64> {
+    let of = |name: &str| worth["dyno_stats"][name].as_u64();
+    let conditional = of("taken_forward_branches")?.checked_add(of("taken_backward_branches")?)?;
+    conditional.checked_add(of("executed_unconditional_branches")?)
+}
+
+impl Bench {
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Instruments a program and runs it: its exact counts.
+    fn exact(
+        &self,
+        program: &Program,
+        n: Option<&'static str>,
+        path: &Path,
+        name: &str,
+    ) -> Result<PathBuf> {
+        let copy = self.at("instrumented");
+        self.tools.postlink_instrument(path, &copy, &self.folder)?;
+        let profile = self.at(&format!("{name}.plraw"));
+        let _ = fs::remove_file(&profile); // It may not be there.
+        let mut command = programs::command(program, &copy, &self.corpus, n)?;
+        let output = command.env("POSTLINK_PROFILE", &profile).output();
+        let output = output.context("the workload cannot be started")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            bail!("{}: {}: {said}", copy.display(), output.status);
+        }
+        Ok(profile)
+    }
+
+    /// postlink's layout by a profile.
+    fn layout(&self, program: &Path, profile: &Path, name: &str) -> Result<PathBuf> {
+        let output = self.at(name);
+        let (folder, bat) = (&self.folder, ["--enable-bat"]);
+        self.tools
+            .postlink_optimize(program, profile, &output, folder, &bat)?;
+        Ok(output)
+    }
+
+    /// Samples drawn from exact counts.
+    fn drawn(&self, program: &Path, profile: &Path) -> Result<PathBuf> {
+        let output = Command::new(&self.draw)
+            .arg(program)
+            .arg(profile)
+            .arg(SAMPLES)
+            .output();
+        let output = output.with_context(|| self.draw.display().to_string())?;
+        if !output.status.success() {
+            bail!("draw: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let file = self.at("drawn.preagg");
+        fs::write(&file, output.stdout).with_context(|| file.display().to_string())?;
+        Ok(file)
+    }
+
+    /// Samples of perf's clock, and how many; `None` where perf cannot record.
+    fn clock(
+        &self,
+        program: &Program,
+        n: Option<&'static str>,
+        path: &Path,
+    ) -> Result<Option<(PathBuf, u64)>> {
+        let file = self.at("clock.data");
+        let runner = format!(
+            "perf record -q -F 9999 -e cpu-clock:u -o {}",
+            file.display()
+        );
+        let mut command = programs::command(program, path, &self.corpus, n)?;
+        let done = command.env("RUNNER", runner).output();
+        if !done.is_ok_and(|done| done.status.success()) {
+            return Ok(None);
+        }
+        let text = self.at("clock.preagg");
+        let arguments = [
+            "convert".as_ref(),
+            file.as_path(),
+            "--binary".as_ref(),
+            path,
+            "-o".as_ref(),
+            &text,
+        ];
+        self.tools.postlink(&self.folder, &arguments)?;
+        let read = fs::read_to_string(&text).with_context(|| text.display().to_string())?;
+        let counts = read.lines().filter_map(|line| {
+            line.strip_prefix("S ")?
+                .rsplit(' ')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        });
+        Ok(Some((text, counts.sum())))
+    }
+
+    /// A profile by blocks that llvm-bolt writes of exact counts.
+    fn bolts_profile(&self, program: &Path, profile: &Path) -> Result<Result<PathBuf, String>> {
+        let data = self.at("old.fdata");
+        let arguments = [
+            "convert".as_ref(),
+            profile,
+            "--binary".as_ref(),
+            program,
+            "-o".as_ref(),
+            data.as_path(),
+        ];
+        self.tools.postlink(&self.folder, &arguments)?;
+        let (yaml, nothing) = (self.at("bolt.yaml"), self.at("nothing"));
+        let (data, write) = (
+            format!("-data={}", data.display()),
+            format!("-w={}", yaml.display()),
+        );
+        let arguments = [program, Path::new(&data), Path::new(&write)];
+        Ok(
+            match self.tools.bolt(&self.folder, &nothing, &arguments).0 {
+                ToolRun::Ok { .. } => Ok(yaml),
+                ToolRun::Failed(why) => Err(why),
+            },
+        )
+    }
+
+    /// Judges layouts by exact counts: of the input, then of each.
+    fn judge(
+        &self,
+        program: &Path,
+        exact: &Path,
+        layouts: Vec<(String, Result<PathBuf, String>)>,
+    ) -> Result<Vec<Row>> {
+        let files: Vec<&Path> = layouts
+            .iter()
+            .filter_map(|(_, file)| file.as_deref().ok())
+            .collect();
+        let said = self.tools.judge(program, exact, &files, &self.folder)?;
+        let mut worths = said["worth"].as_array().context("a judgement")?.iter();
+        let mut next = || {
+            let worth = worths.next().context("a layout was not judged")?;
+            taken(worth).context("taken branches")
+        };
+        let mut rows = vec![Row {
+            profile: "none".to_owned(),
+            taken: Ok(next()?),
+        }];
+        for (profile, file) in layouts {
+            let taken = match file {
+                Ok(_) => Ok(next()?),
+                Err(why) => Err(why),
+            };
+            rows.push(Row { profile, taken });
+        }
+        Ok(rows)
+    }
+
+    /// The program that a workload is for, and the file of a release.
+    fn release(&self, of: &Releases, release: &str) -> Result<(&'static Program, PathBuf)> {
+        let program = programs::choose(&[of.workload.to_owned()])?;
+        let program = program.first().context("a program")?;
+        let file = self.corpus.join(format!("bin/{}-{release}", of.file));
+        Ok((program, file))
+    }
+
+    /// Poorer profiles of the same run.
+    fn sampled(&self, of: &Releases) -> Result<Vec<Row>> {
+        let (program, path) = self.release(of, "new")?;
+        let n = Some(of.n);
+        let exact = self.exact(program, n, &path, "exact")?;
+        let mut layouts = vec![(
+            "exact counts".to_owned(),
+            Ok(self.layout(&path, &exact, "by.exact")?),
+        )];
+        let drawn = self.drawn(&path, &exact)?;
+        layouts.push((
+            format!("drawn, {} samples", grouped(SAMPLES.parse().unwrap_or(0))),
+            Ok(self.layout(&path, &drawn, "by.drawn")?),
+        ));
+        if let Some((clock, samples)) = self.clock(program, n, &path)? {
+            let layout = self.layout(&path, &clock, "by.clock")?;
+            layouts.push((format!("clock, {} samples", grouped(samples)), Ok(layout)));
+        }
+        self.judge(&path, &exact, layouts)
+    }
+
+    /// Profiles of the release before.
+    fn stale(&self, of: &Releases) -> Result<Vec<Row>> {
+        let (program, old) = self.release(of, "old")?;
+        let (_, new) = self.release(of, "new")?;
+        let before = self.exact(program, Some(of.n), &old, "before")?;
+        let exact = self.exact(program, Some(of.n), &new, "exact")?;
+        let yaml = self.at("old.yaml");
+        let arguments = [
+            "convert".as_ref(),
+            before.as_path(),
+            "--binary".as_ref(),
+            &old,
+            "-o".as_ref(),
+            &yaml,
+        ];
+        self.tools.postlink(&self.folder, &arguments)?;
+        let mut layouts = vec![
+            (
+                "exact counts".to_owned(),
+                Ok(self.layout(&new, &exact, "by.exact")?),
+            ),
+            (
+                "before".to_owned(),
+                Ok(self.layout(&new, &yaml, "by.before")?),
+            ),
+        ];
+        match self.bolts_profile(&old, &before)? {
+            Ok(theirs) => {
+                let layout = self.layout(&new, &theirs, "by.theirs")?;
+                layouts.push(("llvm-bolt's of before, in postlink".to_owned(), Ok(layout)));
+                let output = self.at("bolt");
+                let data = format!("-data={}", theirs.display());
+                let mut arguments = vec![new.as_path(), Path::new(&data)];
+                arguments.extend(STALE.iter().map(Path::new));
+                let layout = match self.tools.bolt(&self.folder, &output, &arguments).0 {
+                    ToolRun::Ok { .. } => Ok(output),
+                    ToolRun::Failed(why) => Err(why),
+                };
+                layouts.push(("llvm-bolt's of before, in llvm-bolt".to_owned(), layout));
+            }
+            Err(why) => layouts.push(("llvm-bolt's of before".to_owned(), Err(why))),
+        }
+        self.judge(&new, &exact, layouts)
+    }
+}
+
+/// A table of what profiles are worth.
+fn table(title: &str, rows: &[Row], text: &mut String) {
+    let of = |place: usize| {
+        rows.get(place)
+            .and_then(|row| row.taken.as_ref().ok())
+            .copied()
+    };
+    let (before, best) = (of(0).unwrap_or(0), of(1).unwrap_or(0));
+    let _ = writeln!(
+        text,
+        "## {title}\n\n| profile | taken branches | of the exact profile's gain |\n|---|--:|--:|"
+    );
+    for row in rows {
+        let _ = match &row.taken {
+            Ok(taken) => {
+                let gain = (before as f64 - *taken as f64) / (before as f64 - best as f64).max(1.0);
+                writeln!(
+                    text,
+                    "| {} | {} | {:.1} % |",
+                    row.profile,
+                    grouped(*taken),
+                    100.0 * gain
+                )
+            }
+            Err(why) => writeln!(
+                text,
+                "| {} | failed: {} | |",
+                row.profile,
+                why.replace('|', "/")
+            ),
+        };
+    }
+    text.push('\n');
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let wishes = Wishes::parse(arguments)?;
+    packages::install(packages::FOR_SAMPLES, true);
+    let corpus = programs::corpus()?;
+    let folder = corpus.join("samples");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let bolt = packages::find_program("llvm-bolt-22");
+    let (tools, draw) = match &wishes.built {
+        Some([postlink, judge, draw]) => (Tools::of(postlink, judge, bolt)?, draw.clone()),
+        None => Tools::with_draw(bolt)?,
+    };
+    let bench = Bench {
+        tools,
+        draw,
+        corpus,
+        folder,
+    };
+    let mut text = format!(
+        "# Profiles that are not exact\n\nWritten by `cargo xtask bench samples` ({}). What is counted, and how, `xtask/src/bench/samples.rs` says: taken branches \
+         of a run, by its exact counts, with the layouts that profiles lead to. Figures repeat exactly, but for those of perf's clock.\n\n",
+        bench.tools.versions().join("; ")
+    );
+    programs::build_releases(&bench.corpus)?;
+    for of in RELEASES {
+        eprintln!("== {} {}", of.workload, of.new);
+        let rows = bench.sampled(of).with_context(|| of.workload.to_owned())?;
+        table(
+            &format!("{} {}: samples", of.workload, of.new),
+            &rows,
+            &mut text,
+        );
+        eprintln!("== {} {}, the release before", of.workload, of.old);
+        let rows = bench.stale(of).with_context(|| of.workload.to_owned())?;
+        let title = format!("{} {}: counts of {}", of.workload, of.new, of.old);
+        table(&title, &rows, &mut text);
+    }
+    fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
+    println!("{text}");
+    Ok(true)
+}
