@@ -29,6 +29,8 @@ pub(crate) struct Places<'a> {
     pub ranges: u64,
     /// Where its new location lists begin.
     pub locations: u64,
+    /// What offsets of views are relative to.
+    pub views_base: u64,
     /// The index of its first new slot of range lists.
     pub first_slot: u64,
     /// By pool user.
@@ -121,6 +123,18 @@ impl Finish<'_> {
         stretch(self.patches, from, |p| at(p) < range.end)
     }
 
+    /// Where an old offset leads now.
+    fn shifted(&self, section: Section, old: u64, patch: &Patch) -> Result<u64, Error> {
+        let what = || {
+            let what = format!(
+                "an offset {old:#x} into the middle of something of {}",
+                section.name()
+            );
+            self.error(self.unit.start + patch.at as usize, what)
+        };
+        self.places.shift(section, old).ok_or_else(what)
+    }
+
     /// The number for a field; `None` if the field keeps what it has.
     fn number(&mut self, patch: &Patch) -> Result<Option<u64>, Error> {
         let places = self.places;
@@ -128,17 +142,15 @@ impl Finish<'_> {
             Number::Known(n) => n,
             Number::Ranges(at) => (places.ranges + at).wrapping_sub(places.ranges_base),
             Number::Locations(at) => places.locations + at,
-            Number::Offset(section, old) => match places.shift(section, old) {
-                Some(new) if new == old && places.ranges_base == 0 => return Ok(None),
-                Some(new) if section == Section::Ranges => new.wrapping_sub(places.ranges_base),
-                Some(new) => new,
-                None => {
-                    let what = format!(
-                        "an offset {old:#x} into the middle of something of {}",
-                        section.name()
-                    );
-                    return Err(self.error(self.unit.start + patch.at as usize, what));
-                }
+            Number::NewViews(at) => (places.locations + at).wrapping_sub(places.views_base),
+            Number::OldViews(section, old) => {
+                let new = self.shifted(section, old, patch)?;
+                new.wrapping_sub(places.views_base)
+            }
+            Number::Offset(section, old) => match self.shifted(section, old, patch)? {
+                new if new == old && places.ranges_base == 0 => return Ok(None),
+                new if section == Section::Ranges => new.wrapping_sub(places.ranges_base),
+                new => new,
             },
             Number::Index(user) => match places.outcomes.get(user as usize) {
                 Some(Outcome::Index(index)) => *index,

@@ -443,6 +443,15 @@ impl Root {
         Ok(root)
     }
 
+    /// What offsets of views (`DW_AT_GNU_locviews`) are relative to. GCC makes them differences to the label behind the
+    /// header of the lists in files of split units of DWARF 5, and offsets into the section everywhere else.
+    pub fn views_base(&self, unit: &Unit) -> u64 {
+        match (self.is_split, unit.encoding.version) {
+            (true, 5) => self.loclists_base.unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     /// What the skeleton says for the unit in the other file, whose lists of DWARF 5 are in the only
     /// contributions there.
     pub fn take_from(&mut self, skeleton: &Root, shared: &Shared<'_, '_>) {

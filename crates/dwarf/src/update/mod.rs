@@ -346,6 +346,8 @@ impl<'d> Job<'_, 'd> {
             let root = &self.roots[i];
             if root.is_split { root.ranges_base } else { 0 }
         };
+        // The header in front of it keeps its length, and nothing is in front of the header.
+        let views_base = |i: usize| self.roots[i].views_base(&self.units[i]);
         progress::expect(plans.len());
         let pieces: Vec<Result<Pieces, Error>> = plans
             .par_iter_mut()
@@ -359,6 +361,7 @@ impl<'d> Job<'_, 'd> {
                     ranges_base: ranges_base(i),
                     ranges: lists.ranges.at[i],
                     locations: lists.locations.at[i],
+                    views_base: views_base(i),
                     first_slot: lists.ranges.first_slot[i],
                     outcomes: &outcomes[i],
                 };

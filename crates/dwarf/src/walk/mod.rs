@@ -39,8 +39,12 @@ pub(crate) enum Number {
     Offset(Section, u64),
     /// An offset into the unit's new range lists.
     Ranges(u64),
-    /// An offset into the unit's new location lists, or the views among them.
+    /// An offset into the unit's new location lists.
     Locations(u64),
+    /// An offset into the unit's new location lists, where views are; from where those count ([`Root::views_base`]).
+    NewViews(u64),
+    /// An offset into the old section, where views are; from where those count now.
+    OldViews(Section, u64),
     /// The index that the unit's n-th pool user gets.
     Index(u32),
 }

@@ -23,7 +23,8 @@ impl Walk<'_, '_> {
         let views = entry
             .get(at::GNU_LOCVIEWS)
             .filter(|_| a.name == at::LOCATION);
-        let views_offset = views.map(|v| self.values.number(v));
+        let views_base = self.root.views_base(self.unit);
+        let views_offset = views.map(|v| self.values.number(v).wrapping_add(views_base));
         let key = (offset, views_offset.unwrap_or(u64::MAX));
         let new = match self.plan.locations.known.get(&key) {
             Some(known) => *known,
@@ -35,8 +36,8 @@ impl Walk<'_, '_> {
         };
         if let Some(v) = views {
             let old = views_offset.unwrap_or(0);
-            let number = new.map_or(Number::Offset(section, old), |(_, at)| {
-                Number::Locations(at)
+            let number = new.map_or(Number::OldViews(section, old), |(_, at)| {
+                Number::NewViews(at)
             });
             self.patch(v, number);
         }

@@ -163,6 +163,10 @@ fn views<'d>(
         AttributeValue::Data8(at) => at as usize,
         _ => return Ok(()),
     };
+    // In files of split units of DWARF 5, GCC counts from behind the header of the lists.
+    if units.both.is_split && units.new.encoding().version == 5 {
+        at = at.saturating_add(units.new.loclists_base.0);
+    }
     let section = match units.new.encoding().version {
         5 => units.both.new_locations[1],
         _ => units.both.new_locations[0],
