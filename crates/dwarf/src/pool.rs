@@ -17,8 +17,9 @@
 //! 3. Else the first scope with a length decides.
 //!
 //! Scopes that wanted another value get an abbreviation without an address ([`crate::abbrev`]). Other fields
-//! get the index of an entry that is appended, if it takes no more bytes than the old one. What is left is
-//! counted as a loss. Lists that are written anew name entries that are appended for them.
+//! get the index of an entry that is appended, if it takes no more bytes than the old one, or else of one that nothing
+//! names any more: lists that are written anew name entries that are appended for them. What is left is counted as a
+//! loss.
 //!
 //! Pools of DWARF 5 have headers. Those of split DWARF 4 have none: each ends where the next one begins that a unit
 //! names ([`Extents`]).
@@ -190,12 +191,13 @@ fn contribution(section: &[u8], base: u64) -> Option<Contribution> {
     None
 }
 
-/// Decides about one pool. Returns an outcome per user.
+/// Decides about one pool. Returns an outcome per user. Entries without users are given to others if `users` are all.
 pub(crate) fn resolve(
     section: &[u8],
     base: u64,
     own: Option<Contribution>,
     users: &[User],
+    all_known: bool,
 ) -> (Resolved, Vec<Outcome>) {
     let mut values: FxHashMap<u64, (u8, u64)> = FxHashMap::default();
     for user in users {
@@ -222,6 +224,10 @@ pub(crate) fn resolve(
     }
     let count = own.map(|c| (c.end - c.base) / ENTRY);
     let mut appended: FxHashMap<u64, u64> = FxHashMap::default();
+    // Fields of one byte have no room for what is appended to a pool of more than 128 entries.
+    let unused = 0..count.filter(|_| all_known).unwrap_or(0);
+    let mut unused = unused.filter(|i| !values.contains_key(i)).peekable();
+    let mut reused: FxHashMap<u64, u64> = FxHashMap::default();
     let outcome = |user: &User| {
         let is_any = user.kind == UserKind::Any;
         if !is_any && values.get(&user.index).is_some_and(|v| v.1 == user.want) {
@@ -238,12 +244,17 @@ pub(crate) fn resolve(
         };
         let known = appended.get(&user.want).copied();
         let index = known.unwrap_or(count + resolved.appended.len() as u64);
-        let room = if uleb {
-            uleb_len(index) <= usize::from(size)
-        } else {
-            fits(index, size)
+        let fits = |index: u64| match uleb {
+            true => uleb_len(index) <= usize::from(size),
+            false => fits(index, size),
         };
-        if !room {
+        if !fits(index) {
+            let again = reused.get(&user.want).copied().filter(|i| fits(*i));
+            if let Some(index) = again.or_else(|| unused.next_if(|i| fits(*i))) {
+                reused.insert(user.want, index);
+                resolved.changed.insert(index, user.want);
+                return Outcome::Index(index);
+            }
             return Outcome::Lost;
         }
         if known.is_none() {
@@ -327,7 +338,7 @@ mod tests {
             user(2, 0xa000, FIELD),
         ];
         let own = contribution(&section, 8);
-        let (resolved, outcomes) = resolve(&section, 8, own, &users);
+        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
         use Outcome::{Index, Same, Without};
         assert_eq!(
             outcomes,
@@ -354,10 +365,32 @@ mod tests {
         let section = section(200);
         let users = [user(0, 0x1000, UserKind::Keep), user(0, 0x5, FIELD)];
         assert_eq!(
-            resolve(&section, 8, contribution(&section, 8), &users).1,
+            resolve(&section, 8, contribution(&section, 8), &users, false).1,
             [Outcome::Same, Outcome::Lost]
         );
     }
+
+    /// A call's return address is where another function begins, which did not move.
+    #[test]
+    fn a_field_too_short_for_a_new_index_gets_that_of_an_entry_without_users() {
+        let section = section(200);
+        let mut users: Vec<User> = (0..200)
+            .filter(|i| ![7, 9, 150].contains(i))
+            .map(|i| user(i, 0x1000 * (i + 1), UserKind::Keep))
+            .collect();
+        let first = users.len();
+        users.extend([0x5, 0x6, 0x5, 0x8].map(|want| user(0, want, FIELD)));
+        let own = contribution(&section, 8);
+        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
+        use Outcome::{Index, Lost};
+        // The third such entry has an index of two bytes.
+        assert_eq!(outcomes[first..], [Index(7), Index(9), Index(7), Lost]);
+        assert_eq!(resolved.changed, BTreeMap::from([(7, 0x5), (9, 0x6)]));
+        assert_eq!(resolved.appended, [0; 0]);
+        let (_, outcomes) = resolve(&section, 8, own, &users, false);
+        assert_eq!(outcomes[first..], [Lost; 4]);
+    }
+
     #[test]
     fn a_pool_without_a_header_grows_in_front_of_the_next() {
         let section: Vec<u8> = (1..=3u64)
@@ -371,7 +404,7 @@ mod tests {
             user(0, 0x8000, UserKind::Any),
             user(0, 0x7000, UserKind::Any),
         ];
-        let (resolved, outcomes) = resolve(&section, 0, own, &users);
+        let (resolved, outcomes) = resolve(&section, 0, own, &users, true);
         use Outcome::{Index, Same};
         assert_eq!(outcomes, [Index(2), Same, Index(3), Index(2)]);
         let mut out = Splices::default();

@@ -11,6 +11,7 @@ use crate::finish;
 use crate::names::at;
 use crate::pool::{self, Outcome, User};
 use crate::read::{put_at, put_uleb_padded};
+use crate::report::Loss;
 use crate::sections::Section;
 use crate::unit::{Entries, Unit, Values};
 use crate::walk::{Conversion, Indexed, Plan};
@@ -36,7 +37,14 @@ impl Job<'_, '_> {
                     .flat_map(|i| plans[*i].users.iter().copied())
                     .collect();
                 let own = self.extents.of(section, *base);
-                (*base, own, pool::resolve(section, *base, own, &users))
+                // Operations that are not known may name any entry.
+                let is_known = |i: &usize| {
+                    let lost = &plans[*i].report.losses;
+                    !lost.contains_key(&Loss::UnknownOperation)
+                };
+                let all_known = units.iter().all(is_known);
+                let resolved = pool::resolve(section, *base, own, &users, all_known);
+                (*base, own, resolved)
             })
             .collect();
         let mut outcomes = vec![Vec::new(); plans.len()];

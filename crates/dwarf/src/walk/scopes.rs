@@ -108,7 +108,7 @@ impl Walk<'_, '_> {
         let touched = old.iter().any(|r| map.touches(r));
         if let Some(a) = entry.get(at::RANGES) {
             let new = touched.then(|| map.with_old_bodies(&old));
-            return self.name_ranges(a, new, &indexes, u64::MAX);
+            return self.name_ranges(a, &old, new, &indexes, u64::MAX);
         }
         if touched
             && let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC))
@@ -155,7 +155,7 @@ impl Walk<'_, '_> {
             self.patch(a, Number::Known(0));
         }
         if let Some(a) = entry.get(at::RANGES) {
-            self.name_ranges(a, touched.then_some(new), &indexes, old_entry)?;
+            self.name_ranges(a, &old, touched.then_some(new), &indexes, old_entry)?;
         } else if let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) {
             self.interval(entry, (low, high), touched, new, new_entry)?;
         }
@@ -298,6 +298,7 @@ impl Walk<'_, '_> {
     fn name_ranges(
         &mut self,
         a: &Attribute,
+        old: &[Range<u64>],
         new: Option<Vec<Range<u64>>>,
         indexes: &[u64],
         entry: u64,
@@ -318,27 +319,37 @@ impl Walk<'_, '_> {
             }
             return Ok(());
         };
-        let known = self.plan.ranges.known.get(&(offset, entry)).copied();
-        let at = match known.flatten() {
-            Some((at, _)) => at,
-            None => {
-                let at = self.put_ranges(&new);
-                self.plan
-                    .ranges
-                    .known
-                    .insert((offset, entry), Some((at, 0)));
-                at
-            }
-        };
+        let at = self.ranges_at(offset, entry, &new);
         if a.form != form::RNGLISTX {
             self.patch(a, Number::Ranges(at));
             return Ok(());
         }
         let index = self.values.number(a);
-        if *self.plan.ranges.slots.entry(index).or_insert(at) != at {
-            // Another scope with the same intervals and another entry has it.
-            self.plan.report.lose(Loss::NoRoomForRanges);
+        if *self.plan.ranges.slots.entry(index).or_insert(at) == at {
+            return Ok(());
+        }
+        // Another scope with the same intervals and another entry has it. Those whose entry is not where the first
+        // interval begins say so by `entry_pc`, and can do with the order that the list had.
+        let of_unit = self.plan.ranges.known.contains_key(&(offset, u64::MAX));
+        match old.first().filter(|_| !of_unit) {
+            Some(first) => {
+                let (new, _) = self.shared.map.scope(old, first.start);
+                let at = self.ranges_at(offset, first.start, &new);
+                self.plan.ranges.slots.insert(index, at);
+            }
+            None => self.plan.report.lose(Loss::NoRoomForRanges),
         }
         Ok(())
+    }
+
+    /// Where the new list is among the unit's that takes the place of the one at an offset, for scopes with an entry.
+    fn ranges_at(&mut self, offset: u64, entry: u64, new: &[Range<u64>]) -> u64 {
+        let key = (offset, entry);
+        if let Some((at, _)) = self.plan.ranges.known.get(&key).copied().flatten() {
+            return at;
+        }
+        let at = self.put_ranges(new);
+        self.plan.ranges.known.insert(key, Some((at, 0)));
+        at
     }
 }

@@ -269,10 +269,11 @@ pub fn compile_split(
     };
     run(&mut command);
     if let Some(tool) = packed {
-        let mut pack = Command::new(tool);
+        // llvm-dwp 14 to 22 never end with location lists of GCC in DWARF 5.
+        let mut pack = Command::new("timeout");
         run(pack
             .current_dir(dir.path())
-            .args(["-e", "program", "-o", "program.dwp"]));
+            .args(["20", tool, "-e", "program", "-o", "program.dwp"]));
     }
     let wanted = if packed.is_some() { "dwp" } else { "dwo" };
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.path())

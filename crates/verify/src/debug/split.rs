@@ -23,7 +23,7 @@ use gimli::{
 use rayon::prelude::*;
 
 use super::frame::{Pair, Units, entries};
-use super::{Both, DebugReport, Slice};
+use super::{Both, DebugReport, Slice, contributions};
 
 /// The sections of a file with debug information, unpacked: names and contents in the order of the file.
 pub type FileSections<'d> = Vec<(Vec<u8>, Cow<'d, [u8]>)>;
@@ -200,6 +200,10 @@ impl<'d> Halves<'d> {
         };
         let package = DwarfPackage::load(load, slice(&[])).map_err(|e| e.to_string())?;
         for (is_types, index) in [(false, &package.cu_index), (true, &package.tu_index)] {
+            let name = [".debug_cu_index", ".debug_tu_index"][usize::from(is_types)];
+            if once && !slots_are_whole(section(file, name), index.unit_count()) {
+                return Err(format!("the slots of {name} are not one for each row"));
+            }
             for row in 1..=index.unit_count() {
                 let parts = index.sections(row).map_err(|e| e.to_string())?;
                 let dwarf = package.sections(parts, parent).map_err(|e| e.to_string())?;
@@ -209,7 +213,6 @@ impl<'d> Halves<'d> {
                     _ => false,
                 };
                 if once && !found {
-                    let name = [".debug_cu_index", ".debug_tu_index"][usize::from(is_types)];
                     return Err(format!("row {row} of {name} is not that of one unit"));
                 }
             }
@@ -229,6 +232,28 @@ impl<'d> Halves<'d> {
         let packs = of_package.is_none_or(|other| other.header.version() == half.header.version());
         packs && !super::stale::half_cannot_be_updated(&half.dwarf, half.header)
     }
+}
+
+/// Whether each row of an index is in one slot of its hash table, and the other slots are empty. (That a row is found
+/// by its id is for the reader to say.)
+fn slots_are_whole(index: &[u8], rows: u32) -> bool {
+    let word = |at: usize| -> Option<u32> {
+        let bytes = index.get(at..)?.get(..4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let Some(slots) = word(12).map(|slots| slots as usize) else {
+        return index.is_empty() && rows == 0;
+    };
+    let mut found = BTreeSet::new();
+    for slot in 0..slots {
+        let id = (word(16 + 8 * slot), word(20 + 8 * slot));
+        match word(16 + 8 * slots + 4 * slot) {
+            Some(0) if id == (Some(0), Some(0)) => {}
+            Some(row) if row > 0 && row <= rows && found.insert(row) => {}
+            _ => return false,
+        }
+    }
+    found.len() == rows as usize
 }
 
 /// Sections with lists.
@@ -365,11 +390,11 @@ fn same_bytes(a: &Half<'_>, b: &Half<'_>) -> bool {
     fixed(a, b) && all(a) == all(b)
 }
 
-/// The strings that a unit can name, by index.
-fn strings<'d>(half: &Half<'d>) -> Option<Vec<Slice<'d>>> {
+/// The header of a unit's table of strings, and those that it can name, by index.
+fn strings<'d>(half: &Half<'d>) -> Option<(&'d [u8], Vec<Slice<'d>>)> {
     let offsets = half.dwarf.debug_str_offsets.reader().slice();
     let header = if half.header.version() == 5 { 8 } else { 0 };
-    let fields = offsets.get(header.min(offsets.len())..)?;
+    let (header, fields) = offsets.split_at(header.min(offsets.len()));
     let string = |field: &[u8]| -> Option<Slice<'d>> {
         let offset = u32::from_le_bytes(field.try_into().ok()?) as usize;
         half.dwarf
@@ -377,7 +402,8 @@ fn strings<'d>(half: &Half<'d>) -> Option<Vec<Slice<'d>>> {
             .get_str(gimli::DebugStrOffset(offset))
             .ok()
     };
-    fields.chunks(4).map(string).collect()
+    let strings = fields.chunks(4).map(string).collect::<Option<_>>()?;
+    Some((header, strings))
 }
 
 /// Whether strings, line tables and macros are the same.
@@ -418,6 +444,11 @@ fn half<'d>(
     }
     if !fixed(a, b) {
         report.fail("strings, file names or macros of a split unit changed".to_owned());
+    }
+    for i in [1, 2] {
+        if let Err(what) = contributions::compare(LISTS[i], a.lists[i], b.lists[i]) {
+            report.fail(what);
+        }
     }
     let read = || -> gimli::Result<_> {
         let (mut old, mut new) = (a.dwarf.unit(a.header)?, b.dwarf.unit(b.header)?);
