@@ -244,9 +244,9 @@ pub(crate) fn resolve(
         };
         let known = appended.get(&user.want).copied();
         let index = known.unwrap_or(count + resolved.appended.len() as u64);
-        let fits = |index: u64| match uleb {
-            true => uleb_len(index) <= usize::from(size),
-            false => fits(index, size),
+        let fits = |index: u64| {
+            let by_len = uleb && uleb_len(index) <= usize::from(size);
+            by_len || !uleb && fits(index, size)
         };
         if !fits(index) {
             let again = reused.get(&user.want).copied().filter(|i| fits(*i));

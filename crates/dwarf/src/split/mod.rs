@@ -18,9 +18,8 @@
 //! | id | in both headers | `GNU_dwo_id` of both roots |
 //! | pool | with a header | without one |
 //!
-//! All files of an output go into one package ([`package`]), the files of the input stay as they are. The ids
-//! change, so
-//! that no debugger takes a file of the input for the output's: the new one depends on the old one and on the map.
+//! All files of an output go into one package ([`package`]), the files of the input stay as they are. The ids change,
+//! so that no debugger takes a file of the input for the output's: the new one depends on the old one and on the map.
 //!
 //! # Invariants
 //!

@@ -245,10 +245,8 @@ impl Strings {
             r.bytes(4)?;
         }
         let from_start = r.at;
-        let shared = match file.packed {
-            true => Some(self.whole(file.strings)?),
-            false => None,
-        };
+        let whole = file.packed.then(|| self.whole(file.strings));
+        let shared = whole.transpose()?;
         if shared == Some(0) {
             return Ok(Cow::Borrowed(old));
         }

@@ -275,9 +275,9 @@ fn packed<'d>(
             slice(name, c, &Row::from([(c, cell)]))
         };
         let (old, new) = (version == 2, version == 5);
-        let only = |is: bool, name: &'static str, c: u32| match is {
-            true => shared(name, c),
-            false => Ok(&[][..]),
+        let only = |is: bool, name: &'static str, c: u32| {
+            let found = is.then(|| shared(name, c));
+            found.unwrap_or(Ok(&[]))
         };
         let macros = if old {
             column::OLD_MACRO

@@ -154,9 +154,10 @@ pub(crate) fn walk(
     table: &Table,
     root: &Root,
 ) -> Result<Plan, Error> {
-    let addresses = match root.is_split && root.addr_base.is_none() {
-        true => &[],
-        false => shared.sections.get(Section::Addr),
+    let addresses = if root.is_split && root.addr_base.is_none() {
+        &[]
+    } else {
+        shared.sections.get(Section::Addr)
     };
     let pool = Pool {
         section: addresses,

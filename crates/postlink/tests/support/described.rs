@@ -92,9 +92,10 @@ pub fn moves_of(output: &Path) -> Vec<Move> {
 pub fn pairs(output: &Path) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     for m in moves_of(output) {
-        match m.old_len == m.new_len {
-            true => out.extend((0..m.old_len).map(|i| (m.old + i, m.new + i))),
-            false => out.push((m.old, m.new)),
+        if m.old_len == m.new_len {
+            out.extend((0..m.old_len).map(|i| (m.old + i, m.new + i)));
+        } else {
+            out.push((m.old, m.new));
         }
     }
     assert!(

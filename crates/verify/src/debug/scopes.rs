@@ -136,8 +136,8 @@ fn entry_address<'d>(
         return Ok(());
     };
     let touched = old.iter().any(|r| map.touches(r));
-    // Scopes may share a list and have different entries: those that `entry_pc` tells may be anywhere in it, if it begins
-    // where it did.
+    // Scopes may share a list and have different entries: those that `entry_pc` tells may be anywhere in it, if it
+    // begins where it did.
     let is_told = old_field.is_some() && new_field == Some(expected);
     let as_before = old.iter().find_map(|r| map.first(r)) == Some(begins.start);
     if touched && begins.start != expected && !(is_told && as_before) {

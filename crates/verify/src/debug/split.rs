@@ -3,11 +3,9 @@
 //! The input has a skeleton of each unit, which an eight-byte id connects with its other half in one of the files. The
 //! output's skeletons have ids of their own, and their other halves are in one package. What is shown:
 //!
-//! * Each skeleton whose id changed has an other half in the package under its new id, and had one in the files
-//! under its
-//!   old id; both are compared like any other unit, with the addresses and bases that their skeletons give
-//! them. Strings
-//!   are compared by what they are, line tables (of file names) and macros by their bytes.
+//! * Each skeleton whose id changed has an other half in the package under its new id, and had one in the files under
+//!   its old id; both are compared like any other unit, with the addresses and bases that their skeletons give them.
+//!   Strings are compared by what they are, line tables (of file names) and macros by their bytes.
 //! * A skeleton whose id did not change did not change at all, and describes old code.
 //! * Every other unit in the package is as it was: type units are compared like the others, what is left by its bytes.
 //! * The package's index finds each unit under its id, and no type unit of the files is missing.
@@ -104,9 +102,10 @@ impl<'d> Halves<'d> {
         let mut out = Halves::default();
         for file in files {
             let is_package = !section(file, ".debug_cu_index").is_empty();
-            let read = match is_package {
-                true => out.package(file, parent, once),
-                false => out.file(file, parent, once),
+            let read = if is_package {
+                out.package(file, parent, once)
+            } else {
+                out.file(file, parent, once)
             };
             match read {
                 Err(what) if once => return Err(what),

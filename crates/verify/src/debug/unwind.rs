@@ -74,9 +74,9 @@ fn rows(data: &[u8], mut cut: impl FnMut(&Range<u64>) -> u64) -> gimli::Result<(
 pub(super) fn compare(old: &[u8], new: &[u8], map: &CodeMap) -> Result<(), String> {
     let same = old == new;
     // Old entries end where other code is.
-    let cut = |whole: &Range<u64>| match map.touches(whole) {
-        true => map.first_reused(whole).unwrap_or(whole.end),
-        false => whole.end,
+    let cut = |whole: &Range<u64>| {
+        let reused = map.first_reused(whole).filter(|_| map.touches(whole));
+        reused.unwrap_or(whole.end)
     };
     let (before, described) = match (rows(old, cut), rows(old, |whole| whole.end)) {
         (Ok((kept, false)), Ok((all, false))) => (kept, all),
