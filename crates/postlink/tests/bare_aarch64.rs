@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use postlink_verify::mutate::Kind;
-use postlink_verify::{Basis, EntryLevel, Options, Report, verify};
+use postlink_verify::{Basis, EntryLevel, FunctionReport, Options, Report, verify};
 
 mod support;
 use support::{done, is_installed};
@@ -188,6 +188,12 @@ fn check(input: &[u8], output: &[u8]) -> Report {
 }
 
 impl Pair {
+    /// What a report says of `victim`.
+    fn moved<'r>(&self, report: &'r Report) -> &'r FunctionReport {
+        let mut functions = report.functions.iter();
+        functions.find(|f| f.old == self.victim).expect("it moved")
+    }
+
     /// The verdict where two words at `spare` are others in both files.
     fn twin(&self, words: [u32; 2]) -> Report {
         let (mut input, mut output) = (self.input.clone(), self.output.clone());
@@ -254,12 +260,7 @@ fn what_leads_into_an_overwritten_landing_pad_or_reads_it_is_refused() {
     let Some(pair) = pair(true) else { return };
     let report = check(&pair.input, &pair.output);
     assert_eq!(report.basis, Basis::Dynamic);
-    let f = report
-        .functions
-        .iter()
-        .find(|f| f.old == pair.victim)
-        .expect("it moved");
-    let entry = f.entry.as_ref().expect("it is told");
+    let entry = pair.moved(&report).entry.as_ref().expect("it is told");
     // The landing pad took the place of `paciasp`, and the jump is behind it.
     assert_eq!(
         (entry.level, &entry.relies_on[..]),
@@ -293,12 +294,7 @@ fn what_leads_into_an_overwritten_landing_pad_or_reads_it_is_refused() {
 fn what_reads_an_old_target_of_a_table_is_refused() {
     let Some(pair) = pair(false) else { return };
     let report = check(&pair.input, &pair.output);
-    let f = report
-        .functions
-        .iter()
-        .find(|f| f.old == pair.victim)
-        .expect("it moved");
-    let entry = f.entry.as_ref().expect("it is told");
+    let entry = pair.moved(&report).entry.as_ref().expect("it is told");
     // Nothing but one instruction was overwritten, `paciasp` where it was one.
     assert_eq!(
         (entry.level, &entry.relies_on[..]),
@@ -309,7 +305,7 @@ fn what_reads_an_old_target_of_a_table_is_refused() {
         let by = at.wrapping_sub(pair.spare);
         pair.assert_refused([literal(by), NOP]);
         pair.assert_refused([adrp(pair.spare, at), load(at & !7)]);
-        // Who comes there finds the jump.
+        // A branch to there finds the jump.
         pair.assert_taken([b(by), NOP]);
     }
 }
@@ -376,11 +372,7 @@ fn a_changed_instruction_of_code_that_stays_is_found() {
 fn a_veneer_that_leads_elsewhere_is_found() {
     let Some(pair) = pair(false) else { return };
     let report = check(&pair.input, &pair.output);
-    let mut functions = report.functions.iter();
-    let new = functions
-        .find(|f| f.old == pair.victim)
-        .expect("it moved")
-        .new;
+    let new = pair.moved(&report).new;
     let at = pair.victim;
     // `adrp x16, …; add x16, x16, #…; br x16`, as where a branch does not reach.
     let veneer = [adrp(at, new) | 16, add(new) | 16 << 5 | 16, 0xd61f_0200];
