@@ -114,7 +114,9 @@ fn split_item_4(
         kind::STARTX_ENDX => Item::Range(by_index(r.uleb()?)?..by_index(r.uleb()?)?),
         kind::STARTX_LENGTH => {
             let start = by_index(r.uleb()?)?;
-            Item::Range(start..start.wrapping_add(r.number(4)?))
+            // GCC ends the last entry of some lists in front of its start: that holds nowhere, and not for 4 GiB.
+            let len = r.number(4)? as u32 as i32;
+            Item::Range(start..start.wrapping_add_signed(len.into()))
         }
         code => {
             r.at = at;

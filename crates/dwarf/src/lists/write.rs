@@ -267,6 +267,26 @@ mod tests {
         });
     }
 
+    /// GCC writes the difference of two labels, the second of which is in front of the first: it was read as 4 GiB of
+    /// code, and debuggers found that entry before the one of a function that had moved.
+    #[test]
+    fn entries_of_split_units_with_negative_lengths_hold_nowhere() {
+        let mut out = vec![kind::STARTX_LENGTH, 0];
+        out.extend((-1i32).to_le_bytes());
+        out.extend([1, 0, 0x9f, kind::END_OF_LIST]);
+        let address = 0x14bfu64.to_le_bytes();
+        let source = Source {
+            is_split: true,
+            pool: Pool {
+                section: &address,
+                base: Some(0),
+            },
+            ..source(&out, 4, 0)
+        };
+        let read = read_locations(&source, 0, None).unwrap();
+        assert_eq!(read.entries[0].range, Some(0x14bf..0x14be));
+    }
+
     #[test]
     fn neighbours_share_a_base_where_that_is_shorter() {
         let mut out = Vec::new();

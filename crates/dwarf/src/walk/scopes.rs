@@ -331,7 +331,7 @@ impl Walk<'_, '_> {
         // Another scope with the same intervals and another entry has it. Those whose entry is not where the first
         // interval begins say so by `entry_pc`, and can do with the order that the list had.
         let of_unit = self.plan.ranges.known.contains_key(&(offset, u64::MAX));
-        match old.first().filter(|_| !of_unit) {
+        match old.first().filter(|_| self.root.is_split && !of_unit) {
             Some(first) => {
                 let (new, _) = self.shared.map.scope(old, first.start);
                 let at = self.ranges_at(offset, first.start, &new);

@@ -239,10 +239,13 @@ pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
         command.args(["-ex", line]);
     }
     let output = done(command.arg(program));
-    let hex = regex::Regex::new("0x[0-9a-f]+").expect("it is an expression");
+    // What was never written of the stack has addresses in decimal, and labels have places in their function.
+    let hex = regex::Regex::new("0x[0-9a-f]+|[0-9]{12,}").expect("it is an expression");
+    let label = regex::Regex::new(r"<(\w+)\+[0-9]+>").expect("it is an expression");
     text(&output.stdout)
         .lines()
-        .map(|line| hex.replace_all(line, "0x").replace(".opt", ""))
+        .map(|line| label.replace_all(line, "<$1>").into_owned())
+        .map(|line| hex.replace_all(&line, "0x").replace(".opt", ""))
         // How many processes gdb has started, and where breakpoints are.
         .filter(|line| !line.contains("[Inferior") && !line.contains("libthread_db"))
         .collect()
@@ -283,7 +286,7 @@ pub fn lldb_says(program: &Path, scripts: &[&[&str]]) -> Vec<String> {
     all.lines()
         .map(|line| hex.replace_all(line, "").replace(".opt", ""))
         // It does not show the start-up code, which is not described, in every stack.
-        .filter(|line| !line.contains("`_start"))
+        .filter(|line| !line.contains("`_start") && !line.contains(" libc.so.6`"))
         .filter(|line| !line.starts_with("Breakpoint") && !line.contains("xecutable"))
         .collect()
 }
