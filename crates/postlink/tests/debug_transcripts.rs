@@ -195,7 +195,6 @@ fn gcc_programs_are_debugged_as_before() {
         program("switch_dense.c", "gcc", &["-gdwarf-2"], "dispatch"),
         program("computed_goto.c", "gcc", &["-gdwarf-4"], "interpret"),
         program("cold_parts.c", "gcc", &["-gdwarf-5"], "parse"),
-        program("callbacks.c", "gcc", &["-g", "-flto"], "by_value"),
         program("nested_functions.c", "gcc", &["-gdwarf-5", "-g3"], "apply"),
         program("varargs.c", "gcc", &["-gdwarf-5", "-gdwarf64"], "mix"),
     ] {
@@ -225,7 +224,6 @@ fn programs_in_cpp_are_debugged_as_before() {
     }
     for program in [
         program("debug_info.cpp", "clang++-19", &["-gdwarf-3"], "middle"),
-        program("virtual_calls.cpp", "clang++-19", &["-gdwarf-4"], "total"),
         program(
             "cold_table_entry.cpp",
             "clang++-19",
