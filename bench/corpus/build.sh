@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds real programs, linked with relocations kept, to measure and test on.
 #
-#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck clang aarch64 aarch64-clang variants   (default: sqlite lua exc)
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck clang aarch64 aarch64-clang variants debug   (default: sqlite lua exc)
 #
 # Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
 # Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
 # libzstd-dev and 4 GiB of disk;
-# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants needs clang-19 lld-19.
+# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants and debug need clang-19 lld-19.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd); shift
@@ -90,6 +90,17 @@ X
     for f in SemaOverload SemaTemplate; do
       "$bin/clang-no-pie" -resource-dir "$(clang-19 -print-resource-dir)" $($cfg --cppflags) -std=c++17 -fno-rtti -fno-exceptions -I"$s/../../lib/Sema" -E "$s/../../lib/Sema/$f.cpp" -o "$dir/$f.ii"
     done ;;
+  debug) sqlite_src; d=$bin/debug; mkdir -p "$d"   # for cargo xtask bench debug; names say compiler and version
+    for v in 4 5; do
+      [ -f "$d/lua-gcc-$v" ] || lua_with "$d/lua-gcc-$v" gcc -O2 -g -gdwarf-$v -fPIE -pie -DLUA_USE_LINUX $Q
+      [ -f "$d/lua-clang-$v" ] || lua_with "$d/lua-clang-$v" clang-19 -O2 -g -gdwarf-$v -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q
+      [ -f "$d/sqlite-gcc-$v" ] || sqlite_with "$d/sqlite-gcc-$v" gcc -O2 -g -gdwarf-$v -fPIE -pie $Q
+      [ -f "$d/sqlite-clang-$v" ] || sqlite_with "$d/sqlite-clang-$v" clang-19 -O2 -g -gdwarf-$v -fPIE -pie -fuse-ld=lld $Q
+    done
+    [ -f "$d/lua-clang-5-split" ] || (cd "$d" && lua_with lua-clang-5-split clang-19 -O2 -g -gdwarf-5 -gsplit-dwarf -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q)
+    [ -f "$d/postlink-rustc" ] || {
+      RUSTFLAGS="-C link-arg=$Q" cargo build -q --manifest-path "$here/../../Cargo.toml" --release -p postlink --config profile.release.debug=2 --target-dir "$src/postlink-g"
+      cp "$src/postlink-g/release/postlink" "$d/postlink-rustc"; } ;;
   aarch64) sqlite_src; cc=aarch64-linux-gnu-gcc; a=$bin/aarch64   # run with: qemu-aarch64 -L /usr/aarch64-linux-gnu
     sqlite_with "$a/sqlite-pie" $cc -O2 -fPIE -pie $Q
     sqlite_with "$a/sqlite-static" $cc -O2 -fno-pie -no-pie -static $Q

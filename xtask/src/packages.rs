@@ -50,6 +50,12 @@ pub const FOR_TESTS: &[Need] = &[
         "the test that perf names moved functions",
     ),
     need("clang-19", "clang-19", "cases built by clang"),
+    need("lldb-19", "lldb-19", "transcripts of LLDB"),
+    need(
+        "llvm-dwp-19",
+        "llvm-19",
+        "packages of split debug information",
+    ),
     need(
         "llvm-profgen-19",
         "llvm-19",
@@ -221,6 +227,20 @@ pub const FOR_FRONTEND: &[Need] = &[
     need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
     need("valgrind", "valgrind", "the first model of caches"),
     need("qemu-x86_64", "qemu-user", "the second model of caches"),
+];
+
+/// For `cargo xtask bench debug`.
+pub const FOR_DEBUG: &[Need] = &[
+    need("gcc", "gcc", "building the corpus"),
+    need("make", "make", "building the corpus"),
+    need("tclsh", "tcl", "building sqlite"),
+    need("dpkg-source", "dpkg-dev", "unpacking source packages"),
+    need("clang-19", "clang-19", "building the corpus"),
+    need("ld.lld-19", "lld-19", "linking the corpus"),
+    need("llvm-dwarfdump-19", "llvm-19", "counting what is described"),
+    need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
+    need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
+    need("gdb", "gdb", "a transcript of postlink itself"),
 ];
 
 /// For `cargo xtask bench samples`.

@@ -17,7 +17,7 @@
 //! |---|---|---|---|
 //! | [`Recipe::EntryAndRanges`] | space for an address and an offset; no `entry_pc` yet | `entry_pc`, same form | `ranges` as an offset, padding |
 //! | [`Recipe::Ranges`] | space for an offset | – | `ranges` as an offset, padding |
-//! | [`Recipe::RangesByIndex`] | DWARF 5 and a base of range lists | – | `ranges` as an index |
+//! | [`Recipe::RangesByIndex`] | DWARF 5 and a base of range lists; in units of files of their own the only one | – | `ranges` as an index |
 //!
 //! Roots keep `low_pc`, to which lists of their unit are relative ([`Recipe::LowAndRanges`]), unless there are
 //! none (assemblers' units, whose `high_pc` takes two bytes), and as a last
@@ -230,7 +230,7 @@ fn is_wanted(name: u16, f: u16, encoding: Encoding) -> bool {
     let list = is_list_attribute(name) && (encoding.version >= 4 || !may_be_number(name));
     let offset = encoding.is_offset(f) && (list || is_root_offset(name));
     let expression = forms::is_block(f) && is_list_attribute(name);
-    let split = matches!(name, at::DWO_NAME | at::GNU_DWO_NAME);
+    let split = matches!(name, at::DWO_NAME | at::GNU_DWO_NAME | at::GNU_DWO_ID);
     by_form || scope || offset || expression || split
 }
 
@@ -309,6 +309,8 @@ pub(crate) struct Demand {
     pub without_address: bool,
     /// The unit has a base of range lists and is of version 5.
     pub by_index: bool,
+    /// Range lists can be named by index alone: the unit is in a file of its own and of version 5.
+    pub only_by_index: bool,
 }
 
 /// What is in the place of `low_pc` and `high_pc`.
@@ -354,6 +356,9 @@ fn recipe(
 ) -> Option<Recipe> {
     let (low, offset) = (demand.low, encoding.offset_size);
     let budget = (low + demand.high).checked_sub(u8::try_from(grown).ok()?)?;
+    if demand.only_by_index {
+        return (budget > 0).then_some(Recipe::RangesByIndex(budget));
+    }
     let with_low = budget.checked_sub(low + offset);
     if !demand.not_root {
         // New lists of DWARF 5 have bases of their own, so that a unit without old ones needs none.

@@ -13,7 +13,7 @@ use crate::names::at;
 use crate::pool::Outcome;
 use crate::read::{fits, part, put_at, put_number, put_uleb_padded, uleb_len};
 use crate::report::{Loss, Report};
-use crate::sections::{Changes, Sections};
+use crate::sections::{Changes, Section, Sections};
 use crate::unit::{Attribute, Entries, Entry, Unit};
 use crate::walk::{Conversion, Number, Patch, Plan};
 
@@ -21,14 +21,34 @@ use crate::walk::{Conversion, Number, Patch, Plan};
 pub(crate) struct Places<'a> {
     /// Changes of the sections that other sections refer to.
     pub changes: &'a Changes,
+    /// Those of the program's sections, to which some offsets of units in other files lead.
+    pub of_program: &'a Changes,
+    /// What offsets of range lists are relative to.
+    pub ranges_base: u64,
     /// Where the unit's new range lists begin.
     pub ranges: u64,
     /// Where its new location lists begin.
     pub locations: u64,
+    /// What offsets of views are relative to.
+    pub views_base: u64,
     /// The index of its first new slot of range lists.
     pub first_slot: u64,
     /// By pool user.
     pub outcomes: &'a [Outcome],
+}
+
+impl Places<'_> {
+    /// Where an old offset into a section leads now.
+    fn shift(&self, section: Section, old: u64) -> Option<u64> {
+        let changes = match section {
+            // New lists are behind the old ones, and an offset to the end of the section (that of a program without
+            // lists) does not lead behind them.
+            Section::Ranges => return Some(old),
+            Section::Addr | Section::Line => self.of_program,
+            _ => self.changes,
+        };
+        changes.get(section).shift(old)
+    }
 }
 
 /// Replaced bytes of `.debug_info`.
@@ -66,7 +86,8 @@ pub(crate) fn unit(
         let start = unit.abbrev_field as u64;
         out.push((start..start + bytes.len() as u64, bytes));
     }
-    let mut at = unit.root;
+    // The header may have a number that changes, after this field.
+    let mut at = unit.abbrev_field + usize::from(unit.encoding.offset_size);
     for conversion in &plan.conversions {
         let start = unit.start + conversion.at as usize;
         finish.fields(at..start, &mut out)?;
@@ -102,23 +123,34 @@ impl Finish<'_> {
         stretch(self.patches, from, |p| at(p) < range.end)
     }
 
+    /// Where an old offset leads now.
+    fn shifted(&self, section: Section, old: u64, patch: &Patch) -> Result<u64, Error> {
+        let what = || {
+            let what = format!(
+                "an offset {old:#x} into the middle of something of {}",
+                section.name()
+            );
+            self.error(self.unit.start + patch.at as usize, what)
+        };
+        self.places.shift(section, old).ok_or_else(what)
+    }
+
     /// The number for a field; `None` if the field keeps what it has.
     fn number(&mut self, patch: &Patch) -> Result<Option<u64>, Error> {
         let places = self.places;
         Ok(Some(match patch.number {
             Number::Known(n) => n,
-            Number::Ranges(at) => places.ranges + at,
+            Number::Ranges(at) => (places.ranges + at).wrapping_sub(places.ranges_base),
             Number::Locations(at) => places.locations + at,
-            Number::Offset(section, old) => match places.changes.get(section).shift(old) {
-                Some(new) if new == old => return Ok(None),
-                Some(new) => new,
-                None => {
-                    let what = format!(
-                        "an offset {old:#x} into the middle of something of {}",
-                        section.name()
-                    );
-                    return Err(self.error(self.unit.start + patch.at as usize, what));
-                }
+            Number::NewViews(at) => (places.locations + at).wrapping_sub(places.views_base),
+            Number::OldViews(section, old) => {
+                let new = self.shifted(section, old, patch)?;
+                new.wrapping_sub(places.views_base)
+            }
+            Number::Offset(section, old) => match self.shifted(section, old, patch)? {
+                new if new == old && places.ranges_base == 0 => return Ok(None),
+                new if section == Section::Ranges => new.wrapping_sub(places.ranges_base),
+                new => new,
             },
             Number::Index(user) => match places.outcomes.get(user as usize) {
                 Some(Outcome::Index(index)) => *index,
@@ -262,7 +294,8 @@ impl Finish<'_> {
                 return Ok(());
             }
         };
-        let (list, size) = (self.places.ranges + c.list, self.unit.encoding.offset_size);
+        let list = (self.places.ranges + c.list).wrapping_sub(self.places.ranges_base);
+        let size = self.unit.encoding.offset_size;
         if !fits(list, size) {
             let what = format!("a list at {list:#x} is out of reach of an offset of {size} bytes");
             return Err(self.error(self.unit.start + c.at as usize, what));

@@ -21,8 +21,11 @@
 //! | `.debug_addr` | entries change, or are appended where users of one entry want different values |
 //! | `.debug_line` | sequences with moved code are run, cut and encoded again |
 //! | `.debug_aranges`, `.gdb_index` | units gain their new code |
+//! | `.debug_frame` | entries for new code are appended |
 //! | `.debug_macro` | offsets of line programs |
 //! | all others | no addresses: they stay |
+//!
+//! Units whose entries are in files of their own are updated together with these ([`split`]).
 //!
 //! Where code is now is told by an [`AddressMap`]. This crate knows nothing of instructions, nor of ELF: it
 //! takes the contents of [`Sections`] and gives back [`Changes`].
@@ -75,6 +78,7 @@ mod contribution;
 mod expression;
 mod finish;
 mod forms;
+mod frame;
 mod index;
 mod line;
 mod lists;
@@ -86,6 +90,7 @@ mod read;
 mod report;
 mod sections;
 mod splice;
+pub mod split;
 mod unit;
 mod update;
 mod walk;
@@ -95,8 +100,9 @@ pub use progress::worked;
 pub use report::{Loss, Report};
 pub use sections::{Changes, Section, Sections};
 pub use splice::Splices;
+pub use split::SplitFile;
 pub use unit::Stale;
-pub use update::{Update, update};
+pub use update::{Update, update, update_split};
 
 /// What is wrong with debug information, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

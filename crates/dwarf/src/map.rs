@@ -137,6 +137,16 @@ pub struct AddressMap {
     reused: Vec<Range<u64>>,
     pointers: Vec<(u64, u64)>,
     executable: Vec<Range<u64>>,
+    /// Tells maps apart.
+    digest: u64,
+}
+
+/// Mixes a number into a digest (the finalizer of splitmix64).
+fn mix(digest: u64, number: u64) -> u64 {
+    let z = (digest ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 impl AddressMap {
@@ -176,7 +186,12 @@ impl AddressMap {
         parts.entry_jumps.sort_unstable_by_key(|r| r.start);
         parts.pointers.sort_unstable();
         parts.pointers.dedup_by_key(|p| p.0);
+        let digest = parts.runs.iter().fold(1, |digest, run| {
+            let lengths = u64::from(run.old_len) << 32 | u64::from(run.new_len);
+            mix(mix(mix(digest, run.old), run.new), lengths)
+        });
         Ok(AddressMap {
+            digest,
             runs: joined(&parts.runs, &parts.bodies),
             bodies: parts.bodies,
             added: parts.added,
@@ -185,6 +200,18 @@ impl AddressMap {
             pointers: parts.pointers,
             executable: normal(parts.executable),
         })
+    }
+
+    /// Where the first byte of an interval is that was given to other code.
+    pub(crate) fn reused_in(&self, old: &Range<u64>) -> Option<u64> {
+        let next = self.reused.partition_point(|r| r.end <= old.start);
+        let first = self.reused.get(next).filter(|r| r.start < old.end)?;
+        Some(first.start.max(old.start))
+    }
+
+    /// A number that another map makes another one of.
+    pub(crate) fn renamed(&self, id: u64) -> u64 {
+        mix(self.digest, id)
     }
 
     /// Old bodies, ascending.

@@ -15,6 +15,7 @@ pub(crate) mod at {
     pub const UPPER_BOUND: u16 = 0x2f;
     pub const COUNT: u16 = 0x37;
     pub const DATA_MEMBER_LOCATION: u16 = 0x38;
+    pub const COMP_DIR: u16 = 0x1b;
     pub const FRAME_BASE: u16 = 0x40;
     pub const MACRO_INFO: u16 = 0x43;
     pub const SEGMENT: u16 = 0x46;
@@ -38,6 +39,7 @@ pub(crate) mod at {
     pub const LOCLISTS_BASE: u16 = 0x8c;
     pub const GNU_MACROS: u16 = 0x2119;
     pub const GNU_DWO_NAME: u16 = 0x2130;
+    pub const GNU_DWO_ID: u16 = 0x2131;
     pub const GNU_RANGES_BASE: u16 = 0x2132;
     pub const GNU_ADDR_BASE: u16 = 0x2133;
     pub const GNU_LOCVIEWS: u16 = 0x2137;

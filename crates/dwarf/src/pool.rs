@@ -17,14 +17,19 @@
 //! 3. Else the first scope with a length decides.
 //!
 //! Scopes that wanted another value get an abbreviation without an address ([`crate::abbrev`]). Other fields
-//! get the index of an entry that is appended, if it takes no more bytes than the old one. What is left is
-//! counted as a loss.
+//! get the index of an entry that is appended, if it takes no more bytes than the old one, or else of one that nothing
+//! names any more: lists that are written anew name entries that are appended for them. What is left is counted as a
+//! loss.
+//!
+//! Pools of DWARF 5 have headers. Those of split DWARF 4 have none: each ends where the next one begins that a unit
+//! names ([`Extents`]).
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::lists::INDEX;
 use crate::read::{Reader, fits, number, put_number, uleb_len};
 use crate::sections::Section;
 use crate::splice::Splices;
@@ -85,6 +90,8 @@ pub(crate) enum UserKind {
     Field { size: u8, uleb: bool },
     /// A scope that can do without.
     Scope,
+    /// No entry of the input: any that has the value, with an index of [`crate::lists::INDEX`] bytes.
+    Any,
 }
 
 /// What becomes of a user.
@@ -111,11 +118,53 @@ pub(crate) struct Resolved {
 
 /// A contribution: one header and the entries after it.
 #[derive(Clone, Copy, Debug)]
-struct Contribution {
+pub(crate) struct Contribution {
     start: u64,
     base: u64,
     end: u64,
+    /// 0: it has no header.
     offset_size: u8,
+}
+
+/// Where pools without headers are, by their first entries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extents(Vec<u64>);
+
+impl Extents {
+    /// Takes the first entries of all pools that units of the program name. With headers among them there are no
+    /// pools without: how far those reach would not be known.
+    pub fn new(section: &[u8], bases: impl Iterator<Item = (u16, u64)>) -> Self {
+        let (mut out, mut headers) = (Vec::new(), false);
+        for (version, base) in bases {
+            headers |= version >= 5;
+            out.push(base);
+        }
+        out.sort_unstable();
+        out.dedup();
+        let len = section.len() as u64;
+        let is_whole = |(a, b): (&u64, &u64)| a < b && (b - a).is_multiple_of(ENTRY);
+        let whole = out
+            .iter()
+            .zip(out.iter().skip(1).chain([&len]))
+            .all(is_whole);
+        if headers || !whole {
+            out.clear();
+        }
+        Extents(out)
+    }
+
+    /// What is known of the pool whose first entry is at `base`.
+    pub fn of(&self, section: &[u8], base: u64) -> Option<Contribution> {
+        let Ok(i) = self.0.binary_search(&base) else {
+            return contribution(section, base);
+        };
+        Some(Contribution {
+            start: base,
+            base,
+            end: self.0.get(i + 1).copied().unwrap_or(section.len() as u64),
+            offset_size: 0,
+        })
+    }
 }
 
 /// The contribution whose first entry is at `base`, if the section is a sequence of them.
@@ -142,19 +191,21 @@ fn contribution(section: &[u8], base: u64) -> Option<Contribution> {
     None
 }
 
-/// Whether a header says where the pool ends whose first entry is at `base`.
-pub(crate) fn has_header(section: &[u8], base: u64) -> bool {
-    contribution(section, base).is_some()
-}
-
-/// Decides about one pool. Returns an outcome per user.
-pub(crate) fn resolve(section: &[u8], base: u64, users: &[User]) -> (Resolved, Vec<Outcome>) {
+/// Decides about one pool. Returns an outcome per user. Entries without users are given to others if `users` are all.
+pub(crate) fn resolve(
+    section: &[u8],
+    base: u64,
+    own: Option<Contribution>,
+    users: &[User],
+    all_known: bool,
+) -> (Resolved, Vec<Outcome>) {
     let mut values: FxHashMap<u64, (u8, u64)> = FxHashMap::default();
     for user in users {
         let rank = match user.kind {
             UserKind::Keep => 0,
             UserKind::Field { .. } => 1,
             UserKind::Scope => 2,
+            UserKind::Any => continue,
         };
         let entry = values.entry(user.index).or_insert((rank, user.want));
         if rank < entry.0 {
@@ -171,29 +222,39 @@ pub(crate) fn resolve(section: &[u8], base: u64, users: &[User]) -> (Resolved, V
             resolved.changed.insert(*index, *value);
         }
     }
-    let count = contribution(section, base).map(|c| (c.end - c.base) / ENTRY);
+    let count = own.map(|c| (c.end - c.base) / ENTRY);
     let mut appended: FxHashMap<u64, u64> = FxHashMap::default();
+    // Fields of one byte have no room for what is appended to a pool of more than 128 entries.
+    let unused = 0..count.filter(|_| all_known).unwrap_or(0);
+    let mut unused = unused.filter(|i| !values.contains_key(i)).peekable();
+    let mut reused: FxHashMap<u64, u64> = FxHashMap::default();
     let outcome = |user: &User| {
-        if values.get(&user.index).is_some_and(|v| v.1 == user.want) {
+        let is_any = user.kind == UserKind::Any;
+        if !is_any && values.get(&user.index).is_some_and(|v| v.1 == user.want) {
             return Outcome::Same;
         }
-        let UserKind::Field { size, uleb } = user.kind else {
-            return match user.kind {
-                UserKind::Scope => Outcome::Without,
-                _ => Outcome::Lost,
-            };
+        let (size, uleb) = match user.kind {
+            UserKind::Field { size, uleb } => (size, uleb),
+            UserKind::Any => (INDEX as u8, true),
+            UserKind::Scope => return Outcome::Without,
+            UserKind::Keep => return Outcome::Lost,
         };
         let Some(count) = count else {
             return Outcome::Lost;
         };
         let known = appended.get(&user.want).copied();
         let index = known.unwrap_or(count + resolved.appended.len() as u64);
-        let room = if uleb {
-            uleb_len(index) <= usize::from(size)
-        } else {
-            fits(index, size)
+        let fits = |index: u64| {
+            let by_len = uleb && uleb_len(index) <= usize::from(size);
+            by_len || !uleb && fits(index, size)
         };
-        if !room {
+        if !fits(index) {
+            let again = reused.get(&user.want).copied().filter(|i| fits(*i));
+            if let Some(index) = again.or_else(|| unused.next_if(|i| fits(*i))) {
+                reused.insert(user.want, index);
+                resolved.changed.insert(index, user.want);
+                return Outcome::Index(index);
+            }
             return Outcome::Lost;
         }
         if known.is_none() {
@@ -207,13 +268,12 @@ pub(crate) fn resolve(section: &[u8], base: u64, users: &[User]) -> (Resolved, V
 }
 
 /// Writes the changes of pools, by the places of their first entries.
-pub(crate) fn splice(section: &[u8], pools: &BTreeMap<u64, Resolved>, out: &mut Splices) {
+pub(crate) fn splice(pools: &BTreeMap<u64, (Option<Contribution>, Resolved)>, out: &mut Splices) {
     let mut bytes = Vec::new();
-    for (base, resolved) in pools {
-        let own = contribution(section, *base);
+    for (base, (own, resolved)) in pools {
         let grown = own.filter(|_| !resolved.appended.is_empty());
         let first = out.len();
-        if let Some(c) = grown {
+        if let Some(c) = grown.filter(|c| c.offset_size > 0) {
             // The length is in the last bytes of the length field.
             let field = c.start + if c.offset_size == 8 { 4 } else { 0 };
             let len_end = field + u64::from(c.offset_size);
@@ -277,14 +337,15 @@ mod tests {
             user(2, 0x3000, UserKind::Scope),
             user(2, 0xa000, FIELD),
         ];
-        let (resolved, outcomes) = resolve(&section, 8, &users);
+        let own = contribution(&section, 8);
+        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
         use Outcome::{Index, Same, Without};
         assert_eq!(
             outcomes,
             [Without, Same, Index(3), Index(3), Same, Same, Without, Same]
         );
         let mut out = Splices::default();
-        splice(&section, &BTreeMap::from([(8, resolved)]), &mut out);
+        splice(&BTreeMap::from([(8, (own, resolved))]), &mut out);
         let new = out.apply(&section);
         let pool = Pool {
             section: &new,
@@ -304,8 +365,59 @@ mod tests {
         let section = section(200);
         let users = [user(0, 0x1000, UserKind::Keep), user(0, 0x5, FIELD)];
         assert_eq!(
-            resolve(&section, 8, &users).1,
+            resolve(&section, 8, contribution(&section, 8), &users, false).1,
             [Outcome::Same, Outcome::Lost]
+        );
+    }
+
+    /// A call's return address is where another function begins, which did not move.
+    #[test]
+    fn a_field_too_short_for_a_new_index_gets_that_of_an_entry_without_users() {
+        let section = section(200);
+        let mut users: Vec<User> = (0..200)
+            .filter(|i| ![7, 9, 150].contains(i))
+            .map(|i| user(i, 0x1000 * (i + 1), UserKind::Keep))
+            .collect();
+        let first = users.len();
+        users.extend([0x5, 0x6, 0x5, 0x8].map(|want| user(0, want, FIELD)));
+        let own = contribution(&section, 8);
+        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
+        use Outcome::{Index, Lost};
+        // The third such entry has an index of two bytes.
+        assert_eq!(outcomes[first..], [Index(7), Index(9), Index(7), Lost]);
+        assert_eq!(resolved.changed, BTreeMap::from([(7, 0x5), (9, 0x6)]));
+        assert_eq!(resolved.appended, [0; 0]);
+        let (_, outcomes) = resolve(&section, 8, own, &users, false);
+        assert_eq!(outcomes[first..], [Lost; 4]);
+    }
+
+    #[test]
+    fn a_pool_without_a_header_grows_in_front_of_the_next() {
+        let section: Vec<u8> = (1..=3u64)
+            .flat_map(|i| (0x1000 * i).to_le_bytes())
+            .collect();
+        let extents = Extents::new(&section, [(4, 16), (4, 0), (4, 0)].into_iter());
+        let own = extents.of(&section, 0);
+        let users = [
+            user(0, 0x7000, UserKind::Any),
+            user(0, 0x1000, UserKind::Keep),
+            user(0, 0x8000, UserKind::Any),
+            user(0, 0x7000, UserKind::Any),
+        ];
+        let (resolved, outcomes) = resolve(&section, 0, own, &users, true);
+        use Outcome::{Index, Same};
+        assert_eq!(outcomes, [Index(2), Same, Index(3), Index(2)]);
+        let mut out = Splices::default();
+        splice(&BTreeMap::from([(0, (own, resolved))]), &mut out);
+        let new = out.apply(&section);
+        let values: Vec<u64> = new.chunks(8).map(number).collect();
+        assert_eq!(values, [0x1000, 0x2000, 0x7000, 0x8000, 0x3000]);
+        assert_eq!(out.shift(16), Some(32));
+        // A unit of DWARF 5 among them: nothing is known of where those without a header end.
+        assert!(
+            Extents::new(&section, [(4, 16), (5, 0)].into_iter())
+                .of(&section, 0)
+                .is_none()
         );
     }
 }

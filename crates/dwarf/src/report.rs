@@ -22,6 +22,8 @@ pub enum Loss {
     UnknownOffset,
     /// An index that could not be read or rewritten. It goes on describing old code.
     Index,
+    /// Unwind entries that could not be read. There are none for new code.
+    Frame,
 }
 
 impl Loss {
@@ -36,6 +38,7 @@ impl Loss {
             Loss::IndexWithOffset => "addresses by index and offset",
             Loss::UnknownOffset => "offsets in unknown attributes",
             Loss::Index => "indexes that still describe old code",
+            Loss::Frame => "sections of unwind entries (.debug_frame) without any for new code",
         }
     }
 }

@@ -30,9 +30,11 @@ pub enum Section {
     Macro,
     /// `.gdb_index`: gdb's index.
     GdbIndex,
+    /// `.debug_frame`: unwinding, where there is no `.eh_frame`.
+    Frame,
 }
 
-const COUNT: usize = 12;
+const COUNT: usize = 13;
 
 impl Section {
     /// All of them.
@@ -49,6 +51,7 @@ impl Section {
         Section::Addr,
         Section::Macro,
         Section::GdbIndex,
+        Section::Frame,
     ];
 
     /// The section's name in an ELF file.
@@ -66,6 +69,7 @@ impl Section {
             Section::Addr => ".debug_addr",
             Section::Macro => ".debug_macro",
             Section::GdbIndex => ".gdb_index",
+            Section::Frame => ".debug_frame",
         }
     }
 }

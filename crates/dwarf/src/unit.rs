@@ -19,6 +19,7 @@ use crate::names::{at, form};
 use crate::pool::Pool;
 use crate::read::{Reader, number};
 use crate::sections::{Section, Sections};
+use crate::walk::Shared;
 
 /// Kinds of units (`DW_UT_…`).
 mod unit_type {
@@ -30,9 +31,23 @@ mod unit_type {
     pub const SPLIT_TYPE: u8 = 6;
 }
 
+/// What tells a unit from others in several files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// Nothing: it is found by its offset.
+    None,
+    /// A skeleton and the unit in another file that belongs to it have the same number; where it is, and it. In
+    /// DWARF 4 it is an attribute of the root.
+    Split(usize, u64),
+    /// The signature of a type unit.
+    Type(u64),
+}
+
 /// A unit's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit {
+    /// Number of the set of sections that it is in: 0 for those of the program ([`crate::split`]).
+    pub set: usize,
     /// `.debug_info` or `.debug_types`.
     pub section: Section,
     /// Its first byte.
@@ -46,6 +61,8 @@ pub(crate) struct Unit {
     pub abbrev_field: usize,
     /// The offset of its abbreviations.
     pub abbrev: u64,
+    /// What its header says of its identity.
+    pub identity: Identity,
 }
 
 impl Unit {
@@ -71,6 +88,7 @@ impl Unit {
                         _ => data.len(),
                     };
                     passed.push(Stale {
+                        set: 0,
                         section,
                         range: at as u64..end as u64,
                         why: error,
@@ -103,17 +121,22 @@ impl Unit {
         if address_size != forms::ADDRESS_SIZE {
             return Err(r.error(format!("addresses of {address_size} bytes; 8 are possible")));
         }
-        match kind {
-            unit_type::COMPILE | unit_type::PARTIAL => {}
-            unit_type::TYPE | unit_type::SPLIT_TYPE => drop((r.bytes(8)?, r.number(offset_size)?)),
-            unit_type::SKELETON | unit_type::SPLIT_COMPILE => drop(r.bytes(8)?),
+        let identity = match kind {
+            unit_type::COMPILE | unit_type::PARTIAL => Identity::None,
+            unit_type::TYPE | unit_type::SPLIT_TYPE => {
+                let signature = r.number(8)?;
+                r.number(offset_size)?;
+                Identity::Type(signature)
+            }
+            unit_type::SKELETON | unit_type::SPLIT_COMPILE => Identity::Split(r.at, r.number(8)?),
             _ => return Err(r.error(format!("the unknown kind {kind:#x} of unit"))),
-        }
+        };
         // Fields of changes within a unit are counted in 32 bits.
         if u32::try_from(r.end - start).is_err() {
             return Err(r.error("a unit of more than 4 GiB"));
         }
         Ok(Unit {
+            set: 0,
             section,
             start,
             root: r.at,
@@ -124,6 +147,7 @@ impl Unit {
             },
             abbrev_field,
             abbrev,
+            identity,
         })
     }
 }
@@ -131,6 +155,8 @@ impl Unit {
 /// A unit that stays as it is, and goes on describing old code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
+    /// Number of the file with split units that it is in, from 1 on; 0: the program.
+    pub set: usize,
     /// The section that it is in.
     pub section: Section,
     /// Where in it.
@@ -143,6 +169,7 @@ impl Unit {
     /// The unit as one that stays.
     pub fn stale(&self, why: Error) -> Stale {
         Stale {
+            set: self.set,
             section: self.section,
             range: self.start as u64..self.end as u64,
             why,
@@ -298,7 +325,13 @@ pub(crate) struct Root {
     /// The macro unit.
     pub macros: Option<u64>,
     /// Its entries are in another file.
-    pub split: bool,
+    pub is_skeleton: bool,
+    /// What it has in common with the unit in the other file.
+    pub split_id: Option<(usize, u64)>,
+    /// What offsets of range lists in the other file are relative to (DWARF 4).
+    pub ranges_base: u64,
+    /// It is in the other file.
+    pub is_split: bool,
 }
 
 /// Values of attributes.
@@ -366,7 +399,13 @@ impl Root {
     /// Reads what the rest depends on.
     pub fn read(unit: &Unit, table: &Table, sections: &Sections<'_>) -> Result<Root, Error> {
         let data = sections.get(unit.section);
-        let mut root = Root::default();
+        let mut root = Root {
+            is_split: unit.set > 0,
+            ..Root::default()
+        };
+        if let Identity::Split(at, id) = unit.identity {
+            root.split_id = Some((at, id));
+        }
         let Some(entry) = Entries::of(unit, table, data).next()? else {
             return Ok(root);
         };
@@ -386,14 +425,40 @@ impl Root {
                 at::LOCLISTS_BASE => root.loclists_base = Some(value),
                 at::STMT_LIST => root.stmt_list = Some(value),
                 at::MACROS | at::GNU_MACROS => root.macros = Some(value),
-                at::DWO_NAME | at::GNU_DWO_NAME => root.split = true,
+                at::DWO_NAME | at::GNU_DWO_NAME => root.is_skeleton = unit.set == 0,
+                at::GNU_DWO_ID if a.size == 8 => root.split_id = Some((a.at, value)),
+                at::GNU_RANGES_BASE => root.ranges_base = value,
                 _ => {}
             }
+        }
+        if root.is_split {
+            // Those are in a section of the same file, which has no addresses.
+            (root.stmt_list, root.macros) = (None, None);
+            return Ok(root);
         }
         values.pool.base = root.addr_base;
         if let Some(low) = entry.get(at::LOW_PC).filter(|a| a.is_address()) {
             root.base = values.address(low)?.0;
         }
         Ok(root)
+    }
+
+    /// What offsets of views (`DW_AT_GNU_locviews`) are relative to. GCC makes them differences to the label behind the
+    /// header of the lists in files of split units of DWARF 5, and offsets into the section everywhere else.
+    pub fn views_base(&self, unit: &Unit) -> u64 {
+        match (self.is_split, unit.encoding.version) {
+            (true, 5) => self.loclists_base.unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// What the skeleton says for the unit in the other file, whose lists of DWARF 5 are in the only
+    /// contributions there.
+    pub fn take_from(&mut self, skeleton: &Root, shared: &Shared<'_, '_>) {
+        self.base = skeleton.base;
+        self.addr_base = skeleton.addr_base;
+        self.ranges_base = skeleton.ranges_base;
+        self.rnglists_base = shared.rnglists.first().map(|c| c.base);
+        self.loclists_base = shared.loclists.first().map(|c| c.base);
     }
 }

@@ -109,3 +109,49 @@ fn cpp_with_landing_pads() {
         &["throws.cpp"],
     );
 }
+
+/// `.debug_frame` stayed as it was: where a program has no other unwind tables, debuggers lost their way in new code.
+#[test]
+fn debug_frame_has_entries_for_moved_code() {
+    let tables = ["-O2", "-g", "-fno-asynchronous-unwind-tables"];
+    for compiler in ["gcc", "clang-19"] {
+        check(
+            compiler,
+            &tables,
+            &[&[], &["-O0"], &["-fno-omit-frame-pointer"]],
+            &["calls.c", "second.c"],
+        );
+        let Some(program) = compile(compiler, &tables, &["calls.c", "second.c"]) else {
+            continue;
+        };
+        let old = Loaded::new(&program);
+        let (update, _) = update_and_check(&old, &random_map(&program, 1));
+        let frame = update.changes.get(postlink_dwarf::Section::Frame);
+        assert!(!frame.is_empty(), "{compiler}");
+        let mut random = support::Random(3);
+        let parts = random_map(&program, 1);
+        let checker = support::for_checker(&parts);
+        let new = old.updated(&update);
+        let from = old.get(".debug_frame").len() as u64;
+        // Padding at entries' ends may be any instruction that does nothing.
+        let mut survivors = 0;
+        for _ in 0..60 {
+            let mut wrong = new.get(".debug_frame").to_vec();
+            let at = (from + random.next(wrong.len() as u64 - from)) as usize;
+            wrong[at] = wrong[at].wrapping_add(1);
+            let by_name = |n: &str| {
+                if n == ".debug_frame" {
+                    &wrong[..]
+                } else {
+                    new.get(n)
+                }
+            };
+            let found = postlink_verify::debug::check(|n| old.get(n), by_name, &checker);
+            survivors += usize::from(found.failed == 0);
+        }
+        assert!(
+            survivors <= 3,
+            "{compiler}: {survivors} of 60 faults were not found"
+        );
+    }
+}

@@ -13,6 +13,7 @@ mod leb128;
 pub mod moves;
 pub mod names;
 pub mod note;
+pub mod package;
 pub mod probes;
 pub mod raw;
 pub mod unwind;

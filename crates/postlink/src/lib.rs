@@ -19,6 +19,7 @@ mod options;
 mod profiles;
 mod refused;
 mod rewriting;
+mod split_files;
 mod ui;
 mod workload;
 

@@ -15,15 +15,18 @@ use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
 use postlink_rewrite::{
-    Answer, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions, OptimizeReport,
-    Phases, Refusal, Rewriting, fit, prepare_instrumented,
+    Answer, DebugInfo, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions,
+    OptimizeReport, Phases, Refusal, Rewriting, fit, prepare_instrumented,
 };
-use postlink_verify::{Check, Failure, Keep, Remembered, Report, Verdict, verify_again};
+use postlink_verify::{
+    Check, Failure, Keep, Remembered, Report, SplitUnits, Verdict, verify_split, verify_split_again,
+};
 use tempfile::TempPath;
 
 use crate::input::{Input, Parsed};
 use crate::installed;
 use crate::refused::{self, Refused};
+use crate::split_files;
 use crate::ui::Ui;
 
 /// How often a file is written at most until the checker is content.
@@ -56,6 +59,8 @@ pub struct Done<R> {
     pub reverted: Vec<Refused>,
     /// What the system around the file will say of the output: checksums, rights.
     pub cautions: Vec<String>,
+    /// The package of split debug information that belongs beside the output.
+    package: Option<Vec<u8>>,
 }
 
 impl<R> Done<R> {
@@ -119,7 +124,7 @@ pub fn instrument(
 ) -> Result<Instrumented> {
     let named = || input.path.display().to_string();
     let mut job = prepare_instrumented(&input.elf, options, phases).with_context(named)?;
-    let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
+    let (file, done) = until_proved((input, &[]), &mut *job, target, proof, phases)?;
     put_in_place(file, target)?;
     Ok(done)
 }
@@ -136,7 +141,7 @@ pub fn instrument_coverage(
     input.must_differ_from(map)?;
     let named = || input.path.display().to_string();
     let mut job = prepare_coverage(&input.elf, options, phases).with_context(named)?;
-    let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
+    let (file, done) = until_proved((input, &[]), &mut *job, target, proof, phases)?;
     // The map first: a program without its map is of no use.
     postlink_profile::write_atomically(map, |out| out.write_all(&done.report.map))?;
     put_in_place(file, target)?;
@@ -166,10 +171,26 @@ pub fn optimize_and_save<'p>(
     save: impl FnOnce(&dyn Fitted<'_>) -> Result<()>,
 ) -> Result<Optimized> {
     let named = || input.path.display().to_string();
+    let mut options = options.clone();
+    if options.debug_info == DebugInfo::Update {
+        options.split_files = split_files::find(&input.path, &input.elf);
+    }
+    let options = &options;
     let fitted = fit(&input.elf, profile, options, phases).with_context(named)?;
     save(&*fitted)?;
     let mut job = fitted.lay_out(phases).with_context(named)?;
-    let (file, done) = until_proved(input, &mut *job, target, proof, phases)?;
+    let split: Vec<&[u8]> = options
+        .split_files
+        .iter()
+        .map(|file| file.contents())
+        .collect();
+    let (file, done) = until_proved((input, &split), &mut *job, target, proof, phases)?;
+    // The package first: a debugger that sees the program finds it.
+    if let Some(package) = &done.package {
+        let path = split_files::package_of(target);
+        input.must_differ_from(&path)?;
+        postlink_profile::write_atomically(&path, |out| out.write_all(package))?;
+    }
     put_in_place(file, target)?;
     Ok(done)
 }
@@ -183,9 +204,9 @@ pub fn copy(input: &Input, target: &Path) -> Result<()> {
     put_in_place(file, target)
 }
 
-/// Writes a file and has it checked until the checker is content.
+/// Writes a file and has it checked until the checker is content. With the input come its files of split units.
 fn until_proved<R>(
-    input: &Parsed<'_>,
+    (input, split): (&Parsed<'_>, &[&[u8]]),
     job: &mut dyn Rewriting<Report = R>,
     target: &Path,
     proof: Proof<'_>,
@@ -208,10 +229,16 @@ fn until_proved<R>(
         let report = job
             .write(&file, input.mode & 0o777, onto, phases)
             .with_context(|| input.path.display().to_string())?;
+        let package = job.package();
         let certificate = if job.is_checked(proof.wanted) {
             let output = Input::open(&file)?;
             let before = remembered.take();
-            let (certificate, kept) = prove_written(input, &output, before, proof, phases)?;
+            let split = SplitUnits {
+                old: split,
+                new: package.as_deref(),
+            };
+            let written = (&output, split);
+            let (certificate, kept) = prove_written(input, written, before, proof, phases)?;
             remembered = Some(kept);
             Some(certificate)
         } else {
@@ -225,6 +252,7 @@ fn until_proved<R>(
                 certificate,
                 reverted,
                 cautions,
+                package,
             };
             return Ok((file, done));
         };
@@ -250,7 +278,7 @@ fn until_proved<R>(
 /// Has the checker read what was just written, with what it found out about the output `before`.
 fn prove_written<'a>(
     input: &Parsed<'a>,
-    output: &Input,
+    (output, split): (&Input, SplitUnits<'_>),
     before: Option<Remembered<'a>>,
     proof: Proof<'_>,
     phases: &mut Phases,
@@ -266,7 +294,14 @@ fn prove_written<'a>(
         Some(_) if before.is_none() => Keep::Always,
         _ => Keep::IfRefused,
     };
-    let checked = verify_again(input.elf.data, output.bytes(), before, keep, &options);
+    let checked = verify_split_again(
+        input.elf.data,
+        output.bytes(),
+        split,
+        before,
+        keep,
+        &options,
+    );
     let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;
     if let Some(name) = proof.refuse {
         refuse(&mut certificate, name);
@@ -379,7 +414,18 @@ fn release_memory() {
 /// Has an output checked against its input.
 pub fn check(input: &Input, output: &Path, options: &postlink_verify::Options) -> Result<Report> {
     let written = Input::open(output)?;
-    postlink_verify::verify(input.bytes(), written.bytes(), options)
+    // A package is there if one was made; the rest is the checker's.
+    let package = split_files::package(output);
+    let files = match &package {
+        Some(_) => split_files::find(&input.path, &input.elf()?),
+        None => Vec::new(),
+    };
+    let old: Vec<&[u8]> = files.iter().map(|file| file.contents()).collect();
+    let split = SplitUnits {
+        old: &old,
+        new: package.as_ref().map(|file| file.contents()),
+    };
+    verify_split(input.bytes(), written.bytes(), split, options)
         .with_context(|| against(input, output))
 }
 

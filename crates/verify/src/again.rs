@@ -155,6 +155,7 @@ impl Facts {
             guarded,
             counts,
             debug_files: _,
+            split: _,
             has_debug_info,
             ends: _,
             calculating: _,

@@ -154,6 +154,8 @@ pub(crate) struct Context<'a> {
     pub counts: Option<Counts>,
     /// Files with debug information of the input and the output, where it is not in those themselves.
     pub debug_files: Option<(&'a Elf<'a>, &'a Elf<'a>)>,
+    /// Files with units that the programs have only skeletons of.
+    pub split: crate::SplitUnits<'a>,
     /// The output says which bytes correspond to which, and its debug information is to be compared by that.
     pub has_debug_info: bool,
     /// Ends of moved functions that are the address of nothing else.

@@ -197,11 +197,53 @@ pub fn verify_again<'a>(
     keep: Keep,
     options: &Options,
 ) -> Result<(Report, Remembered<'a>), Error> {
+    verify_split_again(input, output, SplitUnits::default(), before, keep, options)
+}
+
+/// The same for programs whose debug information is partly in files of its own (split DWARF).
+///
+/// # Errors
+///
+/// As for [`verify`].
+pub fn verify_split_again<'a>(
+    input: &'a [u8],
+    output: &[u8],
+    split: SplitUnits<'_>,
+    before: Option<Remembered<'a>>,
+    keep: Keep,
+    options: &Options,
+) -> Result<(Report, Remembered<'a>), Error> {
     let (old, mut new) = (Elf::parse(input, "input")?, Elf::parse(output, "output")?);
     new.is_noted = true;
     let before = before.and_then(|b| b.0);
-    let (report, kept) = verify_parsed(&old, &new, None, (before, keep), options)?;
+    let (report, kept) = verify_parsed(&old, &new, (None, split), (before, keep), options)?;
     Ok((report, Remembered(kept)))
+}
+
+/// Files with units that programs have only skeletons of (split DWARF).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SplitUnits<'a> {
+    /// The input's: `.dwo` files, or a package (`.dwp`).
+    pub old: &'a [&'a [u8]],
+    /// The output's package, if it has one.
+    pub new: Option<&'a [u8]>,
+}
+
+/// The same as [`verify`] for programs whose debug information is partly in files of its own (split DWARF).
+///
+/// # Errors
+///
+/// As for [`verify`].
+pub fn verify_split(
+    input: &[u8],
+    output: &[u8],
+    split: SplitUnits<'_>,
+    options: &Options,
+) -> Result<Report, Error> {
+    let old = Elf::parse(input, "input")?;
+    let new = Elf::parse(output, "output")?;
+    let before = (None, Keep::IfRefused);
+    Ok(verify_parsed(&old, &new, (None, split), before, options)?.0)
 }
 
 /// The same with debug information in files of their own: proves that `new_debug` says of the output what
@@ -230,11 +272,15 @@ fn verify_files(
 ) -> Result<Report, Error> {
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
-    Ok(verify_parsed(&old, &new, debug_files, (None, Keep::IfRefused), options)?.0)
+    let described = (debug_files, SplitUnits::default());
+    Ok(verify_parsed(&old, &new, described, (None, Keep::IfRefused), options)?.0)
 }
 
 /// What was kept of the check before, and when this one is to keep something.
 type Before<'a> = (Option<Box<Kept<'a>>>, Keep);
+
+/// Files with debug information beside the programs: separate ones, and those of split units.
+type Described<'a> = (Option<(&'a Elf<'a>, &'a Elf<'a>)>, SplitUnits<'a>);
 
 /// What a check gives: its report, and what it keeps for the next if that is noted.
 type Checked<'a> = (Report, Option<Box<Kept<'a>>>);
@@ -242,7 +288,7 @@ type Checked<'a> = (Report, Option<Box<Kept<'a>>>);
 fn verify_parsed<'a>(
     old: &Elf<'a>,
     new: &Elf<'_>,
-    debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
+    described: Described<'_>,
     before: Before<'a>,
     options: &Options,
 ) -> Result<Checked<'a>, Error> {
@@ -308,7 +354,7 @@ fn verify_parsed<'a>(
             });
         }
     }
-    Ok(prove(old, new, debug_files, &claim, before, options))
+    Ok(prove(old, new, described, &claim, before, options))
 }
 
 /// Whether a range has bytes in one of these segments, as code.
@@ -561,7 +607,7 @@ fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range<OutputAddr>, FuncId)>) {
 fn prove<'a, A: Arch>(
     input: &Elf<'a>,
     output: &Elf<'_>,
-    debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
+    (debug_files, split): Described<'_>,
     claim: &Claim<'_>,
     (before, when): Before<'a>,
     options: &Options,
@@ -598,6 +644,7 @@ fn prove<'a, A: Arch>(
         guarded: image::is_guarded(output),
         counts: counting.then(|| counting::areas(&layout)),
         debug_files,
+        split,
         has_debug_info: !counting
             && debug::is_described(debug_files.map_or(input, |d| d.0), output),
         ends: FxHashMap::default(),

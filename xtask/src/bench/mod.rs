@@ -21,6 +21,7 @@
 //! | [`pointers`] | `cargo xtask bench pointers`: calls through pointers that follow, and that stay |
 //! | [`probes`] | `cargo xtask bench probes`: sample profiles, side by side with llvm-profgen |
 //! | [`profiles`] | `cargo xtask bench profiles`: reading, aggregating and merging profiles |
+//! | [`debug`] | `cargo xtask bench debug`: what updating debug information costs, and what is left of it |
 //! | [`refused`] | `cargo xtask bench refused`: a function that the checker refuses |
 //! | [`samples`] | `cargo xtask bench samples`: samples and profiles of the release before |
 //! | [`bat`] | address translation tables: `cargo xtask bench bat` |
@@ -32,6 +33,7 @@ mod bat;
 mod bat_loop;
 mod bat_sizes;
 mod cachegrind;
+mod debug;
 mod fdata;
 mod fleet;
 mod frontend;
@@ -120,6 +122,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             "probes" => return probes::run(rest),
             "profiles" => return profiles::run(rest),
             "pointers" => return pointers::run(rest),
+            "debug" => return debug::run(rest),
             "refused" => return refused::run(rest),
             "samples" => return samples::run(rest),
             "bat" => return bat::run(rest),

@@ -19,7 +19,7 @@ mod read;
 mod write;
 
 pub(crate) use read::{read_locations, read_ranges};
-pub(crate) use write::{put_locations, put_ranges, put_views};
+pub(crate) use write::{INDEX, put_locations, put_ranges, put_split_location, put_views};
 
 use std::ops::Range;
 
@@ -57,6 +57,8 @@ pub(crate) struct Source<'d> {
     /// What relative entries are relative to at first.
     pub base: u64,
     pub pool: Pool<'d>,
+    /// It is in a file of split units.
+    pub is_split: bool,
 }
 
 /// What was read of a list.

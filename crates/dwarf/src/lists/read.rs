@@ -52,6 +52,7 @@ pub(crate) fn read_locations(
     loop {
         let item = match source.encoding.version {
             5 => item_5(&mut r, source, base, true, &mut list.indexes)?,
+            _ if source.is_split => split_item_4(&mut r, source, &mut list.indexes)?,
             _ => item_4(&mut r, base)?,
         };
         let range = match item {
@@ -92,6 +93,35 @@ fn item_4(r: &mut Reader<'_>, base: u64) -> Result<Item, Error> {
         (u64::MAX, b) => Item::Base(b),
         // Of discarded functions sums may exceed 64 bits; they are no code.
         _ => Item::Range(a.wrapping_add(base)..b.wrapping_add(base)),
+    })
+}
+
+/// An entry of a location list of DWARF 4 in a file of split units (`DW_LLE_GNU_…`): as in DWARF 5, but lengths have
+/// four bytes.
+fn split_item_4(
+    r: &mut Reader<'_>,
+    source: &Source<'_>,
+    indexes: &mut Vec<u64>,
+) -> Result<Item, Error> {
+    let mut by_index = |index: u64| {
+        indexes.push(index);
+        source.pool.get(index)
+    };
+    let at = r.at;
+    Ok(match r.u8()? {
+        kind::END_OF_LIST => Item::End,
+        kind::BASE_ADDRESSX => Item::Base(by_index(r.uleb()?)?),
+        kind::STARTX_ENDX => Item::Range(by_index(r.uleb()?)?..by_index(r.uleb()?)?),
+        kind::STARTX_LENGTH => {
+            let start = by_index(r.uleb()?)?;
+            // GCC ends the last entry of some lists in front of its start: that holds nowhere, and not for 4 GiB.
+            let len = r.number(4)? as u32 as i32;
+            Item::Range(start..start.wrapping_add_signed(len.into()))
+        }
+        code => {
+            r.at = at;
+            return Err(r.error(format!("the unknown kind {code:#x} of a list's entry")));
+        }
     })
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{Location, Views, kind};
 use crate::Error;
 use crate::forms::Encoding;
-use crate::read::{put_uleb, uleb_len};
+use crate::read::{put_uleb, put_uleb_padded, uleb_len};
 
 /// Offsets in a group stay below this: three bytes each.
 const NEAR: u64 = 1 << 21;
@@ -99,6 +99,36 @@ pub(crate) fn put_locations(
     Ok(())
 }
 
+/// Bytes of an index that follows later.
+pub(crate) const INDEX: usize = 5;
+
+/// Appends an entry of a location list of DWARF 4 in a file of split units. Returns where its index is, which follows
+/// later.
+pub(crate) fn put_split_location(
+    out: &mut Vec<u8>,
+    range: &Range<u64>,
+    expression: &[u8],
+) -> Result<usize, Error> {
+    let error = |what| Err(Error::new(".debug_loc.dwo", 0, what));
+    out.push(kind::STARTX_LENGTH);
+    let at = out.len();
+    put_uleb_padded(out, 0, INDEX);
+    let len = range.end - range.start;
+    let Ok(len) = u32::try_from(len) else {
+        return error(format!(
+            "an entry of {len:#x} bytes of code; 2^32 are too many"
+        ));
+    };
+    out.extend(len.to_le_bytes());
+    let len = expression.len();
+    let Ok(len) = u16::try_from(len) else {
+        return error(format!("an expression of {len} bytes; 65535 are possible"));
+    };
+    out.extend(len.to_le_bytes());
+    out.extend_from_slice(expression);
+    Ok(at)
+}
+
 /// Appends a pair of views.
 pub(crate) fn put_views(out: &mut Vec<u8>, views: Views) {
     put_uleb(out, views.0);
@@ -184,6 +214,7 @@ mod tests {
                 section: &[],
                 base: None,
             },
+            is_split: false,
         }
     }
 
@@ -234,6 +265,26 @@ mod tests {
             assert_eq!(read.entries, locations);
             Ok(())
         });
+    }
+
+    /// GCC writes the difference of two labels, the second of which is in front of the first: it was read as 4 GiB of
+    /// code, and debuggers found that entry before the one of a function that had moved.
+    #[test]
+    fn entries_of_split_units_with_negative_lengths_hold_nowhere() {
+        let mut out = vec![kind::STARTX_LENGTH, 0];
+        out.extend((-1i32).to_le_bytes());
+        out.extend([1, 0, 0x9f, kind::END_OF_LIST]);
+        let address = 0x14bfu64.to_le_bytes();
+        let source = Source {
+            is_split: true,
+            pool: Pool {
+                section: &address,
+                base: Some(0),
+            },
+            ..source(&out, 4, 0)
+        };
+        let read = read_locations(&source, 0, None).unwrap();
+        assert_eq!(read.entries[0].range, Some(0x14bf..0x14be));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::names::{at, form, tag};
 use crate::pool::{Pool, User, UserKind};
 use crate::report::{Loss, Report};
 use crate::sections::{Section, Sections};
+use crate::split;
 use crate::unit::{Attribute, Entries, Entry, Root, Unit, Values};
 
 /// A number that a field will hold.
@@ -38,8 +39,12 @@ pub(crate) enum Number {
     Offset(Section, u64),
     /// An offset into the unit's new range lists.
     Ranges(u64),
-    /// An offset into the unit's new location lists, or the views among them.
+    /// An offset into the unit's new location lists.
     Locations(u64),
+    /// An offset into the unit's new location lists, where views are; from where those count ([`Root::views_base`]).
+    NewViews(u64),
+    /// An offset into the old section, where views are; from where those count now.
+    OldViews(Section, u64),
     /// The index that the unit's n-th pool user gets.
     Index(u32),
 }
@@ -100,6 +105,8 @@ pub(crate) struct NewLists {
     pub new_slots: Vec<u64>,
     /// The contribution that the unit's lists are in.
     pub home: Option<usize>,
+    /// Indexes of addresses in `bytes`, 5 bytes each, that follow later: where, and the pool user.
+    pub indexes: Vec<(usize, u32)>,
     /// Lists that were written: by old offset and what else they depend on. `None`: it stays.
     known: FxHashMap<(u64, u64), Option<(u64, u64)>>,
 }
@@ -118,12 +125,26 @@ pub(crate) struct Plan {
     pub report: Report,
 }
 
-/// What walks share.
+/// What walks of units in the same set of sections share.
 pub(crate) struct Shared<'a, 'd> {
+    /// Those of the unit's file; addresses, and range lists of DWARF 4, are in the program alone.
     pub sections: Sections<'d>,
     pub map: &'a AddressMap,
-    pub rnglists: &'a [Contribution],
-    pub loclists: &'a [Contribution],
+    pub rnglists: Vec<Contribution>,
+    pub loclists: Vec<Contribution>,
+}
+
+impl<'a, 'd> Shared<'a, 'd> {
+    /// Reads where lists of DWARF 5 are.
+    pub fn new(sections: Sections<'d>, map: &'a AddressMap) -> Result<Self, Error> {
+        let read = |s: Section| contribution::read_all(sections.get(s), s.name());
+        Ok(Shared {
+            sections,
+            map,
+            rnglists: read(Section::Rnglists)?,
+            loclists: read(Section::Loclists)?,
+        })
+    }
 }
 
 /// Visits all entries of a unit.
@@ -133,8 +154,13 @@ pub(crate) fn walk(
     table: &Table,
     root: &Root,
 ) -> Result<Plan, Error> {
+    let addresses = if root.is_split && root.addr_base.is_none() {
+        &[]
+    } else {
+        shared.sections.get(Section::Addr)
+    };
     let pool = Pool {
-        section: shared.sections.get(Section::Addr),
+        section: addresses,
         base: root.addr_base,
     };
     let mut walk = Walk {
@@ -153,8 +179,16 @@ pub(crate) fn walk(
         let home = |all: &[Contribution], base: Option<u64>| {
             contribution::holding(all, base?.checked_sub(1)?)
         };
-        walk.plan.ranges.home = home(shared.rnglists, root.rnglists_base);
-        walk.plan.locations.home = home(shared.loclists, root.loclists_base);
+        walk.plan.ranges.home = home(&shared.rnglists, root.rnglists_base);
+        walk.plan.locations.home = home(&shared.loclists, root.loclists_base);
+    }
+    if let Some((at, old)) = root.split_id {
+        walk.plan.patches.push(Patch {
+            at: walk.relative(at),
+            size: 8,
+            uleb: false,
+            number: Number::Known(split::new_id(old, shared.map)),
+        });
     }
     let mut entries = Entries::of(unit, table, walk.values.data);
     while let Some(entry) = entries.next()? {
@@ -192,6 +226,9 @@ impl Walk<'_, '_> {
             match a.name {
                 at::LOW_PC if is_root || is_scope => {}
                 at::HIGH_PC | at::ENTRY_PC | at::RANGES | at::GNU_LOCVIEWS => {}
+                // These are without addresses in files of split units.
+                at::STMT_LIST | at::MACROS | at::GNU_MACROS if self.root.is_split => {}
+                at::GNU_RANGES_BASE => self.offset(a, Section::Ranges),
                 at::STMT_LIST => self.offset(a, Section::Line),
                 at::ADDR_BASE | at::GNU_ADDR_BASE => self.offset(a, Section::Addr),
                 at::RNGLISTS_BASE => self.offset(a, Section::Rnglists),
@@ -279,6 +316,11 @@ impl Walk<'_, '_> {
     fn user(&mut self, index: u64, want: u64, kind: UserKind) -> u32 {
         self.plan.users.push(User { index, want, kind });
         self.plan.users.len() as u32 - 1
+    }
+
+    /// An entry of the pool that has a value, whatever its index.
+    fn any_index(&mut self, want: u64) -> u32 {
+        self.user(0, want, UserKind::Any)
     }
 
     /// Something needs a pool entry as it is.

@@ -18,12 +18,13 @@ impl Walk<'_, '_> {
         };
         let (offset, section) = (offset?, self.locations_section());
         if self.plan.locations.home.is_none() && section == Section::Loclists {
-            self.plan.locations.home = contribution::holding(self.shared.loclists, offset);
+            self.plan.locations.home = contribution::holding(&self.shared.loclists, offset);
         }
         let views = entry
             .get(at::GNU_LOCVIEWS)
             .filter(|_| a.name == at::LOCATION);
-        let views_offset = views.map(|v| self.values.number(v));
+        let views_base = self.root.views_base(self.unit);
+        let views_offset = views.map(|v| self.values.number(v).wrapping_add(views_base));
         let key = (offset, views_offset.unwrap_or(u64::MAX));
         let new = match self.plan.locations.known.get(&key) {
             Some(known) => *known,
@@ -35,8 +36,8 @@ impl Walk<'_, '_> {
         };
         if let Some(v) = views {
             let old = views_offset.unwrap_or(0);
-            let number = new.map_or(Number::Offset(section, old), |(_, at)| {
-                Number::Locations(at)
+            let number = new.map_or(Number::OldViews(section, old), |(_, at)| {
+                Number::NewViews(at)
             });
             self.patch(v, number);
         }
@@ -65,6 +66,7 @@ impl Walk<'_, '_> {
             encoding: self.unit.encoding,
             base: self.root.base,
             pool: self.values.pool,
+            is_split: self.root.is_split,
         };
         let mut list = lists::read_locations(&source, offset, views)?;
         let map = self.shared.map;
@@ -90,6 +92,11 @@ impl Walk<'_, '_> {
             with_range.for_each(|l| lists::put_views(out, l.views));
         }
         let at = out.len() as u64;
+        if self.root.is_split && self.unit.encoding.version < 5 {
+            return self
+                .put_split_locations(&new)
+                .map(|()| Some((at, views_at)));
+        }
         lists::put_locations(
             out,
             self.unit.encoding,
@@ -99,6 +106,23 @@ impl Walk<'_, '_> {
         )?;
         self.plan.report.location_lists += 1;
         Ok(Some((at, views_at)))
+    }
+
+    /// Writes a list of a file of split units of DWARF 4, whose entries can name addresses by index alone.
+    fn put_split_locations(&mut self, new: &[Location]) -> Result<(), Error> {
+        for location in new {
+            // There is no default location in this version.
+            let Some(range) = &location.range else {
+                continue;
+            };
+            let user = self.any_index(range.start);
+            let lists = &mut self.plan.locations;
+            let at = lists::put_split_location(&mut lists.bytes, range, &location.expression)?;
+            lists.indexes.push((at, user));
+        }
+        self.plan.locations.bytes.push(0);
+        self.plan.report.location_lists += 1;
+        Ok(())
     }
 
     /// Entries in new code, by address; neighbours that say the same are joined. Empty ones are left out.

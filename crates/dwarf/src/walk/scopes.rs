@@ -47,6 +47,7 @@ impl Walk<'_, '_> {
             encoding: self.unit.encoding,
             base: self.root.base,
             pool: self.values.pool,
+            is_split: self.root.is_split,
         }
     }
 
@@ -59,7 +60,14 @@ impl Walk<'_, '_> {
     ) -> Option<Result<u64, Error>> {
         let value = self.values.number(a);
         if a.form != by_index {
-            return self.unit.encoding.is_offset(a.form).then_some(Ok(value));
+            let base = match by_index {
+                form::RNGLISTX if self.root.is_split && self.unit.encoding.version < 5 => {
+                    self.root.ranges_base
+                }
+                _ => 0,
+            };
+            let is_offset = self.unit.encoding.is_offset(a.form);
+            return is_offset.then_some(Ok(value.wrapping_add(base)));
         }
         let section = match by_index {
             form::RNGLISTX => self.ranges_section(),
@@ -100,7 +108,7 @@ impl Walk<'_, '_> {
         let touched = old.iter().any(|r| map.touches(r));
         if let Some(a) = entry.get(at::RANGES) {
             let new = touched.then(|| map.with_old_bodies(&old));
-            return self.name_ranges(a, new, &indexes, u64::MAX);
+            return self.name_ranges(a, &old, new, &indexes, u64::MAX);
         }
         if touched
             && let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC))
@@ -147,7 +155,7 @@ impl Walk<'_, '_> {
             self.patch(a, Number::Known(0));
         }
         if let Some(a) = entry.get(at::RANGES) {
-            self.name_ranges(a, touched.then_some(new), &indexes, old_entry)?;
+            self.name_ranges(a, &old, touched.then_some(new), &indexes, old_entry)?;
         } else if let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) {
             self.interval(entry, (low, high), touched, new, new_entry)?;
         }
@@ -268,6 +276,7 @@ impl Walk<'_, '_> {
             without_address: low.form == form::LLVM_ADDRX_OFFSET,
             // A table of offsets without any could not be told from the lists after it once it has grown.
             by_index: self.root.rnglists_base.is_some() && home.is_some_and(|c| c.lists > c.base),
+            only_by_index: self.root.is_split && self.unit.encoding.version == 5,
         }
     }
 
@@ -289,6 +298,7 @@ impl Walk<'_, '_> {
     fn name_ranges(
         &mut self,
         a: &Attribute,
+        old: &[Range<u64>],
         new: Option<Vec<Range<u64>>>,
         indexes: &[u64],
         entry: u64,
@@ -298,7 +308,7 @@ impl Walk<'_, '_> {
         };
         let (offset, section) = (offset?, self.ranges_section());
         if self.plan.ranges.home.is_none() && section == Section::Rnglists {
-            self.plan.ranges.home = contribution::holding(self.shared.rnglists, offset);
+            self.plan.ranges.home = contribution::holding(&self.shared.rnglists, offset);
         }
         let Some(new) = new else {
             for index in indexes {
@@ -309,27 +319,37 @@ impl Walk<'_, '_> {
             }
             return Ok(());
         };
-        let known = self.plan.ranges.known.get(&(offset, entry)).copied();
-        let at = match known.flatten() {
-            Some((at, _)) => at,
-            None => {
-                let at = self.put_ranges(&new);
-                self.plan
-                    .ranges
-                    .known
-                    .insert((offset, entry), Some((at, 0)));
-                at
-            }
-        };
+        let at = self.ranges_at(offset, entry, &new);
         if a.form != form::RNGLISTX {
             self.patch(a, Number::Ranges(at));
             return Ok(());
         }
         let index = self.values.number(a);
-        if *self.plan.ranges.slots.entry(index).or_insert(at) != at {
-            // Another scope with the same intervals and another entry has it.
-            self.plan.report.lose(Loss::NoRoomForRanges);
+        if *self.plan.ranges.slots.entry(index).or_insert(at) == at {
+            return Ok(());
+        }
+        // Another scope with the same intervals and another entry has it. Those whose entry is not where the first
+        // interval begins say so by `entry_pc`, and can do with the order that the list had.
+        let of_unit = self.plan.ranges.known.contains_key(&(offset, u64::MAX));
+        match old.first().filter(|_| self.root.is_split && !of_unit) {
+            Some(first) => {
+                let (new, _) = self.shared.map.scope(old, first.start);
+                let at = self.ranges_at(offset, first.start, &new);
+                self.plan.ranges.slots.insert(index, at);
+            }
+            None => self.plan.report.lose(Loss::NoRoomForRanges),
         }
         Ok(())
+    }
+
+    /// Where the new list is among the unit's that takes the place of the one at an offset, for scopes with an entry.
+    fn ranges_at(&mut self, offset: u64, entry: u64, new: &[Range<u64>]) -> u64 {
+        let key = (offset, entry);
+        if let Some((at, _)) = self.plan.ranges.known.get(&key).copied().flatten() {
+            return at;
+        }
+        let at = self.put_ranges(new);
+        self.plan.ranges.known.insert(key, Some((at, 0)));
+        at
     }
 }

@@ -3,6 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -231,4 +232,138 @@ pub fn update_and_check(old: &Loaded, parts: &MapParts) -> (Update, DebugReport)
     let new = old.updated(&update);
     let report = postlink_verify::debug::check(|n| old.get(n), |n| new.get(n), &for_checker(parts));
     (update, report)
+}
+
+/// A file's sections: names and contents.
+pub type File = Vec<(String, Cow<'static, [u8]>)>;
+
+/// A program whose units are in files of their own, and these files.
+pub struct Split {
+    pub program: Vec<u8>,
+    pub files: Vec<File>,
+}
+
+/// Compiles and links with split DWARF; `packed`: the files are made one package by a tool. `None` if a tool is
+/// missing.
+pub fn compile_split(
+    compiler: &str,
+    options: &[&str],
+    sources: &[&str],
+    packed: Option<&str>,
+) -> Option<Split> {
+    if !has(compiler) || packed.is_some_and(|tool| !has(tool)) {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(compiler);
+    command
+        .current_dir(dir.path())
+        .arg("-gsplit-dwarf")
+        .args(options)
+        .args(sources.iter().map(|s| source(s)))
+        .args(["-o", "program"]);
+    let run = |command: &mut Command| {
+        let result = command.output().unwrap();
+        let said = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.success(), "{command:?}\n{said}");
+    };
+    run(&mut command);
+    if let Some(tool) = packed {
+        // llvm-dwp 14 to 22 never end with location lists of GCC in DWARF 5.
+        let mut pack = Command::new("timeout");
+        run(pack
+            .current_dir(dir.path())
+            .args(["20", tool, "-e", "program", "-o", "program.dwp"]));
+    }
+    let wanted = if packed.is_some() { "dwp" } else { "dwo" };
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == wanted))
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{command:?} made no .{wanted}");
+    let sections = |path: &PathBuf| -> File {
+        let data = std::fs::read(path).unwrap();
+        let file = object::File::parse(&data[..]).unwrap();
+        let all = file.sections().filter_map(|s| {
+            let data = s.uncompressed_data().unwrap().into_owned();
+            Some((s.name().ok()?.to_owned(), Cow::Owned(data)))
+        });
+        all.collect()
+    };
+    Some(Split {
+        program: std::fs::read(dir.path().join("program")).unwrap(),
+        files: paths.iter().map(sections).collect(),
+    })
+}
+
+/// The checker's form of files.
+pub fn files_for_checker(files: &[File]) -> Vec<postlink_verify::debug::FileSections<'_>> {
+    let all = files.iter().map(|file| {
+        let sections = file
+            .iter()
+            .map(|(name, data)| (name.clone().into_bytes(), Cow::Borrowed(&data[..])));
+        sections.collect()
+    });
+    let all: Vec<postlink_verify::debug::FileSections<'_>> = all.collect();
+    all.iter()
+        .map(|file| {
+            let joined = postlink_verify::debug::joined(file);
+            joined
+                .into_iter()
+                .map(|(name, data)| (name, Cow::Owned(data.into_owned())))
+                .collect()
+        })
+        .collect()
+}
+
+/// A program with split units after an update.
+pub struct SplitUpdate {
+    pub update: Update,
+    pub new: Loaded,
+    pub package: File,
+}
+
+/// Updates a program and its files.
+pub fn update_split(split: &Split, parts: &MapParts) -> SplitUpdate {
+    let old = Loaded::new(&split.program);
+    let map = AddressMap::new(parts.clone()).unwrap();
+    let files: Vec<postlink_dwarf::SplitFile<'_>> = split
+        .files
+        .iter()
+        .flat_map(|file| postlink_dwarf::split::read(file).unwrap())
+        .collect();
+    let update = postlink_dwarf::update_split(&old.sections(), &files, &map).unwrap();
+    let package = postlink_dwarf::split::package(&files, &update.files).unwrap();
+    let package = package
+        .sections
+        .into_iter()
+        .map(|(name, data)| (name.to_owned(), Cow::Owned(data)));
+    let new = old.updated(&update);
+    SplitUpdate {
+        update,
+        new,
+        package: package.collect(),
+    }
+}
+
+/// Compares what an update made.
+pub fn check_split(
+    split: &Split,
+    done: &SplitUpdate,
+    package: &File,
+    parts: &MapParts,
+) -> DebugReport {
+    let old = Loaded::new(&split.program);
+    let files = [
+        files_for_checker(&split.files),
+        files_for_checker(std::slice::from_ref(package)),
+    ];
+    postlink_verify::debug::check_split(
+        |n| old.get(n),
+        |n| done.new.get(n),
+        &for_checker(parts),
+        [&files[0], &files[1]],
+    )
 }

@@ -420,6 +420,13 @@ fn say_debug(ui: &Ui, debug: &DebugReport, certificate: Option<&Report>) {
             change(debug.input_bytes as f64, debug.output_bytes as f64)
         )),
     }
+    if debug.package_bytes > 0 {
+        ui.say(format_args!(
+            "  split debug information: {} in a package beside the output (.dwp), from {}",
+            bytes(debug.package_bytes),
+            counted(debug.split_files, "file", "files")
+        ));
+    }
     say_losses(ui, debug);
 }
 

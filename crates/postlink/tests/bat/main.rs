@@ -7,6 +7,7 @@
 mod aarch64;
 mod passes;
 mod perf2bolt;
+mod profgen;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -545,6 +546,23 @@ fn first_code(program: &Path) -> u64 {
 /// Runs a program in an emulator; gives the number of branches taken in it, libraries included, and writes
 /// branch records.
 fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
+    emulate_with(
+        bench,
+        program,
+        records,
+        "period=499,depth=32,max=5000",
+        "20000",
+    )
+}
+
+/// The same, with options of the plugin and an argument of the program.
+fn emulate_with(
+    bench: &Bench,
+    program: &Path,
+    records: &Path,
+    options: &str,
+    argument: &str,
+) -> u64 {
     let plugin = bench.at("lbrsim.so");
     if !plugin.exists() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/tools/lbrsim.c");
@@ -553,16 +571,12 @@ fn emulate(bench: &Bench, program: &Path, records: &Path) -> u64 {
             .arg(&plugin)
             .arg(source));
     }
-    let options = format!(
-        "{},out={},period=499,depth=32,max=5000",
-        plugin.display(),
-        records.display()
-    );
+    let options = format!("{},out={},{options}", plugin.display(), records.display());
     let output = run(Command::new("qemu-x86_64")
         .arg("-plugin")
         .arg(options)
         .arg(program)
-        .arg("20000"));
+        .arg(argument));
     // The plugin tells of one mapping, and not where it is in the file; but that it is the first one of code.
     let text_of = std::fs::read_to_string(records).expect("the plugin has written it");
     let (event, samples) = text_of.split_once('\n').expect("a line about the mapping");

@@ -3,6 +3,7 @@
 // Each of them uses a part of it.
 #![allow(dead_code)]
 
+pub mod described;
 pub mod faults;
 pub mod folder;
 

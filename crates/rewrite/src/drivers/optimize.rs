@@ -29,7 +29,9 @@ use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input, check_pr
 use crate::emit::{self, Plan, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
-use crate::link::debug::{self, CompressDebug, DebugInfo, DebugReport, has_debug_info};
+use crate::link::debug::{
+    self, CompressDebug, DebugInfo, DebugReport, How, SplitData, has_debug_info,
+};
 use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, moving, reusable_space, stress,
 };
@@ -108,6 +110,8 @@ pub struct OptimizeOptions {
     pub debug_info: DebugInfo,
     /// How sections of debug information are compressed.
     pub compress_debug: CompressDebug,
+    /// Files of units that the program has only skeletons of (split DWARF).
+    pub split_files: Vec<SplitData>,
     /// The output has the input's build-id, not one of its own.
     pub keep_build_id: bool,
     /// Functions (by entry address) that must stay, as the checker found fault with them.
@@ -137,6 +141,7 @@ impl Default for OptimizeOptions {
             bat: false,
             debug_info: DebugInfo::Update,
             compress_debug: CompressDebug::Keep,
+            split_files: Vec::new(),
             keep_build_id: false,
             keep: FxHashSet::default(),
             passes: PassOptions::default(),
@@ -363,6 +368,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         Ok(Box::new(LaidOut {
             debug_info: options.debug_info,
             not_updated: None,
+            package: None,
             program,
             options,
             profiled,
@@ -406,6 +412,8 @@ struct LaidOut<'d, I> {
     debug_info: DebugInfo,
     /// Why it is kept although it was to be updated.
     not_updated: Option<String>,
+    /// The package of split units that belongs to what was written.
+    package: Option<Vec<u8>>,
     isa: PhantomData<fn() -> I>,
 }
 
@@ -415,6 +423,8 @@ struct Linked<'d> {
     /// Bytes of address translation tables.
     bat_bytes: u64,
     debug: Option<DebugReport>,
+    /// The package of split units.
+    package: Option<Vec<u8>>,
 }
 
 impl<I: Isa> Rewriting for LaidOut<'_, I> {
@@ -439,13 +449,19 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             writer,
             bat_bytes,
             debug,
+            package,
         } = self.link(&layout)?;
+        self.package = package;
         phases.begin("write");
         let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
         let report = self.report(bat_bytes, debug, search.clone(), summary.size);
         self.layout = Some((layout, search));
         Ok(report)
+    }
+
+    fn package(&mut self) -> Option<Vec<u8>> {
+        self.package.take()
     }
 
     fn answer(&mut self, refusal: &Refusal) -> Answer {
@@ -805,12 +821,13 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         if !self.options.keep_build_id {
             placed.build_id(program, ready, note, &mut writer)?;
         }
-        let debug = self.debug_info(&placed, &mut writer)?;
+        let (debug, package) = self.debug_info(&placed, &mut writer)?.unzip();
         program.elf.release();
         Ok(Linked {
             writer,
             bat_bytes,
             debug,
+            package: package.flatten(),
         })
     }
 
@@ -819,11 +836,15 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         &self,
         placed: &Placement,
         writer: &mut Writer<'d>,
-    ) -> Result<Option<DebugReport>, Error> {
+    ) -> Result<Option<(DebugReport, Option<Vec<u8>>)>, Error> {
         let (ready, patches) = (&self.emitted.ready, &self.emitted.patches);
-        let how = (self.debug_info, self.options.compress_debug);
+        let how = How {
+            what: self.debug_info,
+            compress: self.options.compress_debug,
+            split_files: &self.options.split_files,
+        };
         let mut report = debug::write::<I>(&self.program, placed, ready, patches, how, writer)?;
-        if let (Some(report), Some(why)) = (&mut report, &self.not_updated) {
+        if let (Some((report, _)), Some(why)) = (&mut report, &self.not_updated) {
             report.kept_because = Some(why.clone());
         }
         Ok(report)

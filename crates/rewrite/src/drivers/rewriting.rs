@@ -36,6 +36,11 @@ pub trait Rewriting {
         phases: &mut Phases,
     ) -> Result<Self::Report, Error>;
 
+    /// The package of split debug information that belongs beside what was written last, once.
+    fn package(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Whether what was written is for a checker to see; `asked`: whether the user wants it.
     fn is_checked(&self, asked: bool) -> bool {
         asked

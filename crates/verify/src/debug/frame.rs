@@ -103,7 +103,7 @@ pub(super) fn place(header: &UnitHeader<Slice<'_>>) -> Option<Place> {
 }
 
 /// Whether a unit may stay as it was: nothing of it and of what it leads to changed, and it cannot be updated.
-fn may_be_stale(both: &Both<'_>, (a, _): Pair<'_>) -> bool {
+fn may_be_stale<'d>(both: &Both<'d>, (a, _): Pair<'d>) -> bool {
     let Some((section, start)) = place(&a) else {
         return false;
     };
@@ -142,7 +142,7 @@ impl Units<'_, '_> {
 }
 
 /// Compares a unit.
-pub(super) fn unit(both: &Both<'_>, pair: Pair<'_>) -> DebugReport {
+pub(super) fn unit<'d>(both: &Both<'d>, pair: Pair<'d>) -> DebugReport {
     let report = readable_unit(both, pair);
     if report.failed == 0 || !may_be_stale(both, pair) {
         return report;
@@ -153,7 +153,7 @@ pub(super) fn unit(both: &Both<'_>, pair: Pair<'_>) -> DebugReport {
     }
 }
 
-fn readable_unit(both: &Both<'_>, (a, b): Pair<'_>) -> DebugReport {
+fn readable_unit<'d>(both: &Both<'d>, (a, b): Pair<'d>) -> DebugReport {
     let start = match a.debug_info_offset() {
         Some(offset) => offset.0 as u64,
         None => 0,
@@ -189,14 +189,15 @@ fn same_header(a: &UnitHeader<Slice<'_>>, b: &UnitHeader<Slice<'_>>) -> bool {
             type_signature,
             type_offset,
         } => (1, type_signature.0, type_offset.0),
-        UnitType::Skeleton(id) => (2, id.0, 0),
+        // Its number is compared with that of its other half.
+        UnitType::Skeleton(_) => (2, 0, 0),
         _ => (0, 0, 0),
     };
     (a.offset(), a.unit_length(), a.encoding(), kind(a))
         == (b.offset(), b.unit_length(), b.encoding(), kind(b))
 }
 
-fn entries(units: &mut Units<'_, '_>) -> gimli::Result<()> {
+pub(super) fn entries(units: &mut Units<'_, '_>) -> gimli::Result<()> {
     let (mut a, mut b) = (units.old.entries(), units.new.entries());
     let mut is_root = true;
     loop {
@@ -295,6 +296,12 @@ fn attribute<'d>(
         | (V::DebugLocListsBase(_), V::DebugLocListsBase(_))
         | (V::DebugRngListsBase(_), V::DebugRngListsBase(_)) => true,
         _ if a.name() == c::DW_AT_GNU_locviews => true,
+        // Is compared with that of the other half.
+        (V::DwoId(_), V::DwoId(_)) => true,
+        (V::DebugStrOffsetsIndex(x), V::DebugStrOffsetsIndex(y)) if units.both.is_split => {
+            let old = units.both.old.attr_string(units.old, a.value())?;
+            x == y && old == units.both.new.attr_string(units.new, b.value())?
+        }
         (x, y) => x == y,
     };
     if !same {

@@ -223,6 +223,16 @@ impl CodeMap {
         union(out)
     }
 
+    /// Where the first byte of an interval is that other code was given.
+    pub fn first_reused(&self, old: &Range<u64>) -> Option<u64> {
+        let holes = self
+            .0
+            .reused
+            .iter()
+            .filter(|h| h.start < old.end && h.end > old.start);
+        holes.map(|h| h.start.max(old.start)).min()
+    }
+
     /// Entry jumps in an interval.
     pub fn entry_jumps(&self, old: &Range<u64>) -> impl Iterator<Item = &Range<u64>> {
         let from = self.0.entry_jumps.partition_point(|j| j.start < old.start);

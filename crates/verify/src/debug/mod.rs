@@ -15,9 +15,11 @@
 //! | single addresses | labels, calls, return addresses and addresses in expressions follow | [`frame`] |
 //! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
+//! | unwinding | `.debug_frame` says of new code what it said of old | [`unwind`] |
 //! | moves | which bytes correspond to which | [`moves`] |
 //! | stale units | what could not be read stays as it was, and leads to what it led to | [`stale`] |
 //! | probes | static probes (`.note.stapsdt`) are at the instructions at which they were | [`probes`] |
+//! | split units | what is in files of their own, likewise, and that the package's index leads to it | [`split`] |
 //! | contributions | lists of DWARF 5 are in contributions whose headers are true | [`contributions`] |
 //!
 //! Since entries keep their offsets, equal sets of intervals mean equal chains of inlined functions at every byte.
@@ -35,12 +37,16 @@ mod places;
 mod probes;
 mod program;
 mod scopes;
+mod split;
 mod stale;
+mod unwind;
 
 pub use map::{CodeMap, CodeMapParts, MovedRun};
 pub(crate) use program::{is_described, prove};
+pub use split::{FileSections, joined};
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
 use rayon::prelude::*;
@@ -94,8 +100,8 @@ impl DebugReport {
 
 /// Both files' debug information.
 pub(crate) struct Both<'d> {
-    pub old: Dwarf<Slice<'d>>,
-    pub new: Dwarf<Slice<'d>>,
+    pub old: Arc<Dwarf<Slice<'d>>>,
+    pub new: Arc<Dwarf<Slice<'d>>>,
     pub map: &'d CodeMap,
     /// The output's `.debug_loc` and `.debug_loclists`.
     pub new_locations: [&'d [u8]; 2],
@@ -105,6 +111,10 @@ pub(crate) struct Both<'d> {
     pub old_bytes_stay: bool,
     /// Offsets of line programs: old and new.
     pub programs: Vec<(u64, u64)>,
+    /// Units in files of their own: of the input and of the output.
+    pub halves: Option<[split::Halves<'d>; 2]>,
+    /// These are units in files of their own.
+    pub is_split: bool,
 }
 
 /// Where units are.
@@ -118,6 +128,17 @@ pub fn check<'d>(
     new: impl Fn(&str) -> &'d [u8],
     map: &'d CodeMap,
 ) -> DebugReport {
+    check_split(old, new, map, [&[], &[]])
+}
+
+/// Compares debug information, some of whose units may be in files of their own: those of the input, and the output's
+/// package if it has one. Names in them are unique ([`joined`]).
+pub fn check_split<'d>(
+    old: impl Fn(&str) -> &'d [u8],
+    new: impl Fn(&str) -> &'d [u8],
+    map: &'d CodeMap,
+    files: [&'d [FileSections<'d>]; 2],
+) -> DebugReport {
     let mut report = DebugReport::default();
     let load = |section: &dyn Fn(&str) -> &'d [u8]| {
         let slice = |id: SectionId| EndianSlice::new(section(id.name()), LittleEndian);
@@ -128,14 +149,26 @@ pub fn check<'d>(
         }
     };
     let mut both = Both {
-        old: load(&old),
-        new: load(&new),
+        old: Arc::new(load(&old)),
+        new: Arc::new(load(&new)),
         map,
         new_locations: [new(".debug_loc"), new(".debug_loclists")],
         units: [INFO, TYPES].map(|name| [old(name), new(name)]),
         old_bytes_stay: stale::old_bytes_stay(&old, &new),
         programs: Vec::new(),
+        halves: None,
+        is_split: false,
     };
+    let halves = |which: usize, parent: &Dwarf<Slice<'d>>| {
+        split::Halves::read(files[which], parent, which == 1)
+    };
+    match (halves(0, &both.old), halves(1, &both.new)) {
+        (Ok(a), Ok(b)) => both.halves = Some([a, b]),
+        (Err(what), _) | (_, Err(what)) => {
+            report.fail(format!("the package of split units: {what}"));
+            return report;
+        }
+    }
     same_bytes(&old, &new, &mut report);
     for name in [".debug_rnglists", ".debug_loclists"] {
         if let Err(what) = contributions::compare(name, old(name), new(name)) {
@@ -174,6 +207,7 @@ pub fn check<'d>(
         })
         .collect();
     parts.into_iter().for_each(|part| report.add(part));
+    report.add(split::compare(&both, &units));
     if !report.stale.is_empty() {
         // Programs of stale units alone describe old code, too.
         both.programs = stale::programs(&both, &units, &report.stale);
@@ -197,6 +231,9 @@ pub fn check<'d>(
     {
         report.fail(what);
     }
+    if let Err(what) = unwind::compare(old(".debug_frame"), new(".debug_frame"), map) {
+        report.fail(what);
+    }
     if let Err(what) = gdb_index::compare(old(".gdb_index"), new(".gdb_index"), map, &updated) {
         report.fail(what);
     }
@@ -217,7 +254,7 @@ const FIXED: [&str; 9] = [
 ];
 
 /// Sections with addresses, or with offsets into such.
-const COMPARED: [&str; 12] = [
+const COMPARED: [&str; 13] = [
     ".debug_info",
     ".debug_types",
     ".debug_abbrev",
@@ -230,6 +267,7 @@ const COMPARED: [&str; 12] = [
     ".debug_addr",
     ".debug_macro",
     ".gdb_index",
+    ".debug_frame",
 ];
 
 /// Whether a section is looked at by [`check`].

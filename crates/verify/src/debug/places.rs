@@ -27,6 +27,9 @@ fn list<'d>(
 }
 
 /// Compares two location lists.
+///
+/// Lengths of DWARF 4 in split units have 32 bits. GCC writes the difference of two labels there, which is negative
+/// where an entry holds nowhere.
 pub(super) fn compare<'d>(
     units: &mut Units<'_, 'd>,
     entry: &Entries<'_, 'd>,
@@ -34,8 +37,14 @@ pub(super) fn compare<'d>(
     b: &Attribute<Slice<'d>>,
 ) -> gimli::Result<()> {
     units.report.places += 1;
-    let old = list(&units.both.old, units.old, a.value())?;
-    let new = list(&units.both.new, units.new, b.value())?;
+    let mut old = list(&units.both.old, units.old, a.value())?;
+    let mut new = list(&units.both.new, units.new, b.value())?;
+    if units.both.is_split && units.old.encoding().version < 5 {
+        let is_negative = |r: &Range<u64>| r.end.wrapping_sub(r.start) > i32::MAX as u64;
+        for side in [&mut old, &mut new] {
+            side.retain(|(range, _)| !is_negative(range));
+        }
+    }
     // By expression, with addresses replaced by what they name: which bytes it holds for.
     let mut expected: BTreeMap<Vec<u8>, Vec<Range<u64>>> = BTreeMap::new();
     let mut found = expected.clone();
@@ -150,9 +159,10 @@ fn views<'d>(
     entry: &Entries<'_, 'd>,
     b: &Attribute<Slice<'d>>,
 ) -> gimli::Result<()> {
-    let (Some(views), AttributeValue::LocationListsRef(list)) =
-        (entry.new.attr(c::DW_AT_GNU_locviews), b.value())
-    else {
+    let Some(views) = entry.new.attr(c::DW_AT_GNU_locviews) else {
+        return Ok(());
+    };
+    let Some(list) = units.both.new.attr_locations_offset(units.new, b.value())? else {
         return Ok(());
     };
     // Before DWARF 4 offsets have the forms of numbers.
@@ -162,6 +172,10 @@ fn views<'d>(
         AttributeValue::Data8(at) => at as usize,
         _ => return Ok(()),
     };
+    // In files of split units of DWARF 5, GCC counts from behind the header of the lists.
+    if units.both.is_split && units.new.encoding().version == 5 {
+        at = at.saturating_add(units.new.loclists_base.0);
+    }
     let section = match units.new.encoding().version {
         5 => units.both.new_locations[1],
         _ => units.both.new_locations[0],

@@ -184,7 +184,16 @@ fn compare(
         };
     };
     let (old, new) = (load(input, "input")?, load(output, "output")?);
-    *report = super::check(|n| by_name(&old, n), |n| by_name(&new, n), map);
+    let parsed = split_files(cx)?;
+    let files = [
+        split_sections(&parsed[0], false)?,
+        split_sections(&parsed[1], true)?,
+    ];
+    let joined = files
+        .each_ref()
+        .map(|f| f.iter().map(super::joined).collect::<Vec<_>>());
+    let (old_of, new_of) = (|n: &str| by_name(&old, n), |n: &str| by_name(&new, n));
+    *report = super::check_split(old_of, new_of, map, [&joined[0], &joined[1]]);
     // Sections without a meaning here must not change, and none may be lost.
     for (name, data) in &old {
         let known = super::is_compared(name);
@@ -194,6 +203,42 @@ fn compare(
         }
     }
     Ok(DebugState::Updated)
+}
+
+/// The files of split units: the input's, as far as they can be read, and the output's package.
+fn split_files<'a>(cx: &Context<'a>) -> Result<[Vec<Elf<'a>>; 2], String> {
+    let parse = |data: &'a [u8], which| Elf::parse_debug_file(data, which);
+    let old = cx
+        .split
+        .old
+        .iter()
+        .filter_map(|data| parse(data, "split units of the input").ok());
+    let new = cx
+        .split
+        .new
+        .map(|data| parse(data, "package of the output").map_err(|e| e.to_string()));
+    Ok([old.collect(), new.into_iter().collect::<Result<_, _>>()?])
+}
+
+/// Their sections, unpacked. What cannot be read of the input's counts as missing.
+fn split_sections<'a>(
+    files: &[Elf<'a>],
+    must: bool,
+) -> Result<Vec<super::FileSections<'a>>, String> {
+    let read = |elf: &Elf<'a>| -> Result<super::FileSections<'a>, String> {
+        let all = elf.sections.iter().filter(|s| is_debug(s.name));
+        all.map(|s| Ok((s.name.to_vec(), elf.unpacked_section_data(s)?)))
+            .collect()
+    };
+    let mut out = Vec::new();
+    for elf in files {
+        match read(elf) {
+            Ok(sections) => out.push(sections),
+            Err(what) if must => return Err(format!("the package of split units: {what}")),
+            Err(_) => {}
+        }
+    }
+    Ok(out)
 }
 
 fn by_name<'s>(sections: &'s Sections<'_>, name: &str) -> &'s [u8] {

@@ -38,7 +38,7 @@ pub(super) fn old_bytes_stay<'d>(
 }
 
 /// Whether a unit of the input cannot be read to its end, or has something that has no update.
-pub(super) fn cannot_be_updated(both: &Both<'_>, header: UnitHeader<Slice<'_>>) -> bool {
+pub(super) fn cannot_be_updated<'d>(both: &Both<'d>, header: UnitHeader<Slice<'d>>) -> bool {
     reads(both, header).unwrap_or(true)
 }
 
@@ -72,25 +72,52 @@ fn program_is_plain(program: &gimli::IncompleteLineProgram<Slice<'_>>) -> gimli:
 fn reads<'d>(both: &Both<'d>, header: UnitHeader<Slice<'d>>) -> gimli::Result<bool> {
     let dwarf = &both.old;
     let unit = dwarf.unit(header)?;
+    if unit.dwo_name()?.is_some() {
+        let id = super::split::id_of(dwarf, header);
+        let half = both.halves.as_ref().map(|[old, _]| old);
+        if half.is_none_or(|half| !half.is_readable(both, id)) {
+            return Ok(true);
+        }
+    }
     if let Some(program) = &unit.line_program
         && !program_is_plain(program)?
     {
         return Ok(true);
     }
+    reads_entries(dwarf, &unit)?;
+    Ok(false)
+}
+
+/// Whether a unit in a file of split units cannot be read to its end.
+pub(super) fn half_cannot_be_updated<'d>(
+    dwarf: &gimli::Dwarf<Slice<'d>>,
+    header: UnitHeader<Slice<'d>>,
+) -> bool {
+    // Addresses by index are not looked at: their place is known to the skeleton alone.
+    let read = || -> gimli::Result<()> {
+        let unit = dwarf.unit(header)?;
+        let mut entries = unit.entries();
+        while entries.next_dfs()?.is_some() {}
+        Ok(())
+    };
+    read().is_err()
+}
+
+fn reads_entries<'d>(
+    dwarf: &gimli::Dwarf<Slice<'d>>,
+    unit: &gimli::Unit<Slice<'d>>,
+) -> gimli::Result<()> {
     let mut entries = unit.entries();
     while let Some(entry) = entries.next_dfs()? {
-        if entry.has_attr(c::DW_AT_dwo_name) || entry.has_attr(c::DW_AT_GNU_dwo_name) {
-            return Ok(true);
-        }
         let single = !entry.has_attr(c::DW_AT_high_pc) && !entry.has_attr(c::DW_AT_ranges);
         if !single {
-            let mut ranges = dwarf.die_ranges(&unit, entry)?;
+            let mut ranges = dwarf.die_ranges(unit, entry)?;
             while ranges.next()?.is_some() {}
         }
         for attribute in entry.attrs() {
             match attribute.value() {
                 value @ (AttributeValue::Addr(_) | AttributeValue::DebugAddrIndex(_)) => {
-                    dwarf.attr_address(&unit, value)?;
+                    dwarf.attr_address(unit, value)?;
                 }
                 AttributeValue::Exprloc(expression) => {
                     let mut operations = expression.operations(unit.encoding());
@@ -98,7 +125,7 @@ fn reads<'d>(both: &Both<'d>, header: UnitHeader<Slice<'d>>) -> gimli::Result<bo
                 }
                 value @ (AttributeValue::LocationListsRef(_)
                 | AttributeValue::DebugLocListsIndex(_)) => {
-                    if let Some(mut list) = dwarf.attr_locations(&unit, value)? {
+                    if let Some(mut list) = dwarf.attr_locations(unit, value)? {
                         while list.next()?.is_some() {}
                     }
                 }
@@ -106,7 +133,7 @@ fn reads<'d>(both: &Both<'d>, header: UnitHeader<Slice<'d>>) -> gimli::Result<bo
             }
         }
     }
-    Ok(false)
+    Ok(())
 }
 
 /// The line programs that readable units lead to: old and new offset, of units that are not stale.

@@ -225,8 +225,9 @@ pub fn update<'d>(
         input_bytes: sections::size(debug),
         ..DebugReport::default()
     };
-    let changed = sections::update(debug, &map, compress, &mut report).map_err(OfDebugFile)?;
-    let changed = changed.into_iter().map(|section| section.contents);
+    let how = (compress, &[][..]);
+    let updated = sections::update(debug, &map, how, &mut report).map_err(OfDebugFile)?;
+    let changed = updated.sections.into_iter().map(|section| section.contents);
     let followed = super::probes::follow(debug, &map);
     if let Some(of) = &followed {
         (report.probes, report.probes_left) = (of.moved, of.gone);

@@ -17,6 +17,7 @@
 mod in_file;
 mod probes;
 mod sections;
+mod split;
 
 use std::ops::Range;
 
@@ -42,6 +43,7 @@ pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
 use sections::Changed;
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
+pub use split::{SplitData, skeletons};
 
 /// What becomes of debug information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -79,6 +81,10 @@ pub struct DebugReport {
     pub probes: u64,
     /// Static probes in old bodies, which control no longer reaches.
     pub probes_left: u64,
+    /// Files of split units that were read.
+    pub split_files: u64,
+    /// Bytes of the package that the output has for them; 0: it has none.
+    pub package_bytes: u64,
     /// Bytes of debug information before.
     pub input_bytes: u64,
     /// After.
@@ -217,18 +223,28 @@ fn executable(elf: &Elf<'_>) -> Vec<Range<u64>> {
     loads.map(|p| p.addr..p.addr + p.file_size).collect()
 }
 
-/// Makes debug information of the output, and the note that says what moved where. `None`: there is none, and
-/// nothing says that there is a file with it.
+/// What is to be done with debug information.
+#[derive(Clone, Copy)]
+pub(crate) struct How<'a> {
+    pub what: DebugInfo,
+    pub compress: CompressDebug,
+    /// Files of units that the program has only skeletons of.
+    pub split_files: &'a [SplitData],
+}
+
+/// Makes debug information of the output, the package of its split units, and the note that says what moved where.
+/// `None`: there is none, and nothing says that there is a file with it.
 pub(crate) fn write<I: Isa>(
     program: &Program<'_>,
     placed: &Placement,
     ready: &[Ready],
     entry_patches: &[EntryPatch],
-    how: (DebugInfo, CompressDebug),
+    how: How<'_>,
     writer: &mut Writer<'_>,
-) -> Result<Option<DebugReport>, Error> {
+) -> Result<Option<(DebugReport, Option<Vec<u8>>)>, Error> {
     let elf = program.elf;
-    let (what, compress) = how;
+    let what = how.what;
+    let mut package = None;
     let parts = || placed.map_parts::<I>(program, ready, entry_patches);
     let has_probes = postlink_elf::probes::section(elf).is_some();
     if !has_debug_info(elf) {
@@ -262,17 +278,20 @@ pub(crate) fn write<I: Isa>(
         DebugInfo::Update => {
             let parts = parts();
             placed.entry_symbols(program, &parts, writer);
-            if let Err(why) = updated(elf, parts, compress, writer, &mut report)? {
-                report.what = DebugInfo::Keep;
-                report.kept_because = Some(why);
-                report.output_bytes = report.input_bytes;
+            match updated(elf, parts, how, writer, &mut report)? {
+                Ok(made) => package = made,
+                Err(why) => {
+                    report.what = DebugInfo::Keep;
+                    report.kept_because = Some(why);
+                    report.output_bytes = report.input_bytes;
+                }
             }
         }
     }
     if has_probes && report.what == DebugInfo::Keep {
         report.probes_left = probes::left(elf, &parts().bodies);
     }
-    Ok(Some(report))
+    Ok(Some((report, package)))
 }
 
 /// Makes the notes of static probes name new code.
@@ -314,25 +333,26 @@ fn leave_out_links(elf: &Elf<'_>, writer: &mut Writer<'_>) -> Result<(), Error> 
 fn updated(
     elf: &Elf<'_>,
     parts: MapParts,
-    compress: CompressDebug,
+    how: How<'_>,
     writer: &mut Writer<'_>,
     report: &mut DebugReport,
-) -> Result<Result<(), String>, Error> {
+) -> Result<Result<Option<Vec<u8>>, String>, Error> {
     let map = match AddressMap::new(parts) {
         Ok(map) => map,
         Err(e) => return Ok(Err(e.to_string())),
     };
-    let updated = match sections::update(elf, &map, compress, report) {
+    let how = (how.compress, how.split_files);
+    let updated = match sections::update(elf, &map, how, report) {
         Ok(updated) => updated,
         Err(why) => return Ok(Err(why)),
     };
-    for section in updated {
+    for section in updated.sections {
         put(section, writer)?;
     }
     put_moves(&map, writer)?;
     put_probes(elf, &map, writer, report)?;
     leave_out_links(elf, writer)?;
-    Ok(Ok(()))
+    Ok(Ok(updated.package))
 }
 
 /// Gives a section its new contents; what the input does not have is appended.

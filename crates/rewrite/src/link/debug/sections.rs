@@ -18,6 +18,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::DebugReport;
+use super::split::{self, SplitData};
 
 /// How sections of debug information are compressed in the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -54,6 +55,14 @@ pub(super) struct Changed {
     pub renamed: bool,
 }
 
+/// Debug information that was updated.
+pub(super) struct Updated {
+    /// Sections of the file that are not the input's.
+    pub sections: Vec<Changed>,
+    /// The package of split units.
+    pub package: Option<Vec<u8>>,
+}
+
 /// Whether a section holds debug information.
 fn is_debug(name: &str) -> bool {
     name.starts_with(".debug_") || name.starts_with(".zdebug_") || name == ".gdb_index"
@@ -77,10 +86,10 @@ pub(super) fn size(elf: &Elf<'_>) -> u64 {
 }
 
 /// Unpacked sections by the names that they have when they are not compressed: index in the file, contents.
-type ByName<'d> = BTreeMap<String, (usize, Unpacked<'d>)>;
+pub(super) type ByName<'d> = BTreeMap<String, (usize, Unpacked<'d>)>;
 
 /// Unpacks all sections with debug information.
-fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
+pub(super) fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
     let all: Vec<usize> = of(elf).collect();
     let unpacked: Vec<Unpacked<'d>> = all
         .par_iter()
@@ -103,12 +112,17 @@ fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
 pub(super) fn update(
     elf: &Elf<'_>,
     map: &AddressMap,
-    compress: CompressDebug,
+    (compress, split_files): (CompressDebug, &[SplitData]),
     report: &mut DebugReport,
-) -> Result<Vec<Changed>, String> {
+) -> Result<Updated, String> {
     let by_name = unpack(elf).map_err(|e| e.to_string())?;
     let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
-    let done = postlink_dwarf::update(&old, map).map_err(|e| e.to_string())?;
+    let (loaded, mut wrong) = split::load(split_files);
+    let files = split::files(&loaded, &mut wrong);
+    let done = postlink_dwarf::update_split(&old, &files, map).map_err(|e| e.to_string())?;
+    let package = split::package(elf, &files, &done)?;
+    report.split_files = files.len() as u64;
+    report.package_bytes = package.as_ref().map_or(0, |p| p.len() as u64);
     let changed: BTreeMap<&str, Vec<u8>> = done
         .changes
         .sections()
@@ -132,13 +146,14 @@ pub(super) fn update(
             let (section, at) = (unit.section.name(), unit.range.start);
             format!("the unit at {at:#x} of {section}: {}", unit.why)
         })
+        .chain(wrong)
         .collect();
     report.losses = of
         .losses
         .iter()
         .map(|(loss, count)| (loss.name().to_owned(), *count))
         .collect();
-    Ok(sections)
+    Ok(Updated { sections, package })
 }
 
 /// Packs what changed, and what is to be packed in another way.

@@ -1,0 +1,249 @@
+//! Pools of addresses and tables of abbreviations, once all units that share them are known.
+
+use std::collections::BTreeMap;
+
+use rayon::prelude::*;
+
+use super::{Job, Passed};
+use crate::Error;
+use crate::abbrev::{Additions, Demand};
+use crate::finish;
+use crate::names::at;
+use crate::pool::{self, Outcome, User};
+use crate::read::{put_at, put_uleb_padded};
+use crate::report::Loss;
+use crate::sections::Section;
+use crate::unit::{Entries, Unit, Values};
+use crate::walk::{Conversion, Indexed, Plan};
+
+impl Job<'_, '_> {
+    /// Pass 3. Returns outcomes by unit and user, and units that cannot be written.
+    pub(super) fn pools(
+        &mut self,
+        plans: &mut [Plan],
+    ) -> Result<(Vec<Vec<Outcome>>, Passed), Error> {
+        let mut of_pool: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (i, root) in self.roots.iter().enumerate() {
+            if let Some(base) = root.addr_base.filter(|_| !plans[i].users.is_empty()) {
+                of_pool.entry(base).or_default().push(i);
+            }
+        }
+        let section = self.program().get(Section::Addr);
+        let resolved: Vec<_> = of_pool
+            .par_iter()
+            .map(|(base, units)| {
+                let users: Vec<User> = units
+                    .iter()
+                    .flat_map(|i| plans[*i].users.iter().copied())
+                    .collect();
+                let own = self.extents.of(section, *base);
+                // Operations that are not known may name any entry.
+                let is_known = |i: &usize| {
+                    let lost = &plans[*i].report.losses;
+                    !lost.contains_key(&Loss::UnknownOperation)
+                };
+                let all_known = units.iter().all(is_known);
+                let resolved = pool::resolve(section, *base, own, &users, all_known);
+                (*base, own, resolved)
+            })
+            .collect();
+        let mut outcomes = vec![Vec::new(); plans.len()];
+        let mut pools = BTreeMap::new();
+        let all = resolved.into_iter().zip(of_pool.values());
+        for ((base, own, (resolved, mut of_users)), units) in all {
+            pools.insert(base, (own, resolved));
+            for i in units {
+                let rest = of_users.split_off(plans[*i].users.len());
+                outcomes[*i] = std::mem::replace(&mut of_users, rest);
+            }
+        }
+        pool::splice(&pools, self.change(Section::Addr));
+        self.settle(0, Section::Addr);
+        let mut failed = Passed::new();
+        for ((unit, plan), outcomes) in self.units.iter().zip(&mut *plans).zip(&outcomes) {
+            if let Err(error) = fill_indexes(unit, plan, outcomes) {
+                failed.insert((unit.set, unit.section, unit.start), error);
+            }
+        }
+        plans
+            .par_iter_mut()
+            .zip(&outcomes)
+            .enumerate()
+            .try_for_each(|(i, (plan, outcomes))| self.without_addresses(i, plan, outcomes))?;
+        Ok((outcomes, failed))
+    }
+
+    /// Scopes that lost their index get an abbreviation without one.
+    fn without_addresses(
+        &self,
+        unit: usize,
+        plan: &mut Plan,
+        outcomes: &[Outcome],
+    ) -> Result<(), Error> {
+        for scope in std::mem::take(&mut plan.indexed) {
+            if outcomes.get(scope.user as usize) != Some(&Outcome::Without) {
+                continue;
+            }
+            let (start, end) = match scope.is {
+                Indexed::Conversion(c) => {
+                    plan.conversions[c as usize].demand.without_address = true;
+                    continue;
+                }
+                Indexed::Interval { start, end } => (start, end),
+            };
+            let (u, root) = (&self.units[unit], &self.roots[unit]);
+            let data = self.sets[u.set].sections.get(u.section);
+            let at = u.start + scope.at as usize;
+            let Some(entry) = Entries::at(u, self.tables.of(unit), data, at).next()? else {
+                continue;
+            };
+            let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
+                continue;
+            };
+            let list = plan.ranges.bytes.len() as u64;
+            let interval = start..end;
+            let ranges = if start < end {
+                std::slice::from_ref(&interval)
+            } else {
+                &[]
+            };
+            crate::lists::put_ranges(&mut plan.ranges.bytes, u.encoding, root.base, ranges);
+            plan.report.range_lists += 1;
+            plan.conversions.push(Conversion {
+                at: scope.at,
+                demand: Demand {
+                    not_root: true,
+                    code: entry.declaration.code,
+                    low: low.size as u8,
+                    high: high.size as u8,
+                    without_address: true,
+                    by_index: false,
+                    only_by_index: root.is_split && u.encoding.version == 5,
+                },
+                list,
+                entry: start,
+                slot: None,
+                first_len: end - start,
+            });
+        }
+        Ok(())
+    }
+
+    /// Pass 4. Returns additions by table.
+    pub(super) fn abbreviations(
+        &mut self,
+        plans: &mut [Plan],
+    ) -> Result<BTreeMap<usize, Additions>, Error> {
+        let numbered = plans
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (self.tables.of_unit[i], p));
+        let demands = finish::demands(numbered.filter(|(_, p)| !p.conversions.is_empty()));
+        let mut additions: BTreeMap<usize, Additions> = BTreeMap::new();
+        for (t, demands) in &demands {
+            additions.insert(
+                *t,
+                self.tables.list[*t].meet(demands, self.unit_with(*t).encoding),
+            );
+        }
+        for (i, plan) in plans.iter_mut().enumerate() {
+            if let Some(additions) = additions.get(&self.tables.of_unit[i]) {
+                self.redefined_root(i, plan, additions)?;
+                finish::give_slots(plan, additions);
+            }
+        }
+        let mut order: Vec<usize> = additions.keys().copied().collect();
+        order.sort_by_key(|t| (self.unit_with(*t).set, self.tables.list[*t].start));
+        let mut end = (0, 0);
+        for t in order {
+            let (set, table) = (self.unit_with(t).set, &self.tables.list[t]);
+            if (set, table.start) < end {
+                let what = "abbreviations that are part of another table, or used by units of two versions";
+                return Err(Error::new(Section::Abbrev.name(), table.start, what));
+            }
+            end = (set, table.end);
+            let encoding = self.unit_with(t).encoding;
+            let changes = self.changes[set].get_mut(Section::Abbrev);
+            table.splice(&additions[&t], encoding, changes);
+        }
+        self.settle(0, Section::Abbrev);
+        Ok(additions)
+    }
+
+    /// A root whose declaration is replaced for other units' sake: it gets a list of what it had.
+    fn redefined_root(
+        &self,
+        i: usize,
+        plan: &mut Plan,
+        additions: &Additions,
+    ) -> Result<(), Error> {
+        let (unit, table) = (&self.units[i], self.tables.of(i));
+        let data = self.sets[unit.set].sections.get(unit.section);
+        let at = (unit.root - unit.start) as u32;
+        let Some(entry) = Entries::of(unit, table, data).next()? else {
+            return Ok(());
+        };
+        let demand = additions.redefined.get(&entry.declaration.code);
+        let (Some(demand), false) = (demand, plan.conversions.iter().any(|c| c.at == at)) else {
+            return Ok(());
+        };
+        let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
+            return Ok(());
+        };
+        let values = Values {
+            data,
+            section: unit.section.name(),
+            pool: pool::Pool {
+                section: self.program().get(Section::Addr),
+                base: self.roots[i].addr_base,
+            },
+        };
+        let range = values.interval(low, high, 0)?;
+        let list = plan.ranges.bytes.len() as u64;
+        let ranges: &[_] = if range.start < range.end {
+            std::slice::from_ref(&range)
+        } else {
+            &[]
+        };
+        crate::lists::put_ranges(
+            &mut plan.ranges.bytes,
+            unit.encoding,
+            self.roots[i].base,
+            ranges,
+        );
+        plan.conversions.push(Conversion {
+            at,
+            demand: *demand,
+            list,
+            entry: range.start,
+            slot: None,
+            first_len: 0,
+        });
+        Ok(())
+    }
+
+    /// A unit that uses a table.
+    fn unit_with(&self, table: usize) -> &Unit {
+        let of_unit = &self.tables.of_unit;
+        // Tables are there because a unit uses them.
+        &self.units[of_unit.iter().position(|t| *t == table).unwrap_or(0)]
+    }
+}
+
+/// Writes the indexes of addresses that new lists name.
+fn fill_indexes(unit: &Unit, plan: &mut Plan, outcomes: &[Outcome]) -> Result<(), Error> {
+    let lists = &mut plan.locations;
+    for (at, user) in &lists.indexes {
+        let Some(Outcome::Index(index)) = outcomes.get(*user as usize) else {
+            let what = "a list needs an address that its pool has no room for";
+            return Err(Error::new(unit.section.name(), unit.start as u64, what));
+        };
+        let mut bytes = Vec::with_capacity(crate::lists::INDEX);
+        put_uleb_padded(&mut bytes, *index, crate::lists::INDEX);
+        if !put_at(&mut lists.bytes, *at, &bytes) {
+            let what = "a list without its index";
+            return Err(Error::new(unit.section.name(), unit.start as u64, what));
+        }
+    }
+    Ok(())
+}

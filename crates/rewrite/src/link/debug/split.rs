@@ -1,0 +1,104 @@
+//! Split DWARF: files of units that the program has only skeletons of, and the package that the output gets.
+//!
+//! ```text
+//! .dwo files or a .dwp ─► sections, unpacked ─► SplitFile ─► updated with the program ─► one .dwp
+//! ```
+//!
+//! Where the files are is found out by whoever calls ([`skeletons`] says under which names), so that the same
+//! input and the same files give the same output.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use postlink_dwarf::split::{self, Skeleton};
+use postlink_dwarf::{SplitFile, Update};
+use postlink_elf::compressed;
+use postlink_elf::elf::Elf;
+
+/// A file of split units, in memory or mapped.
+#[derive(Clone)]
+pub struct SplitData {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its contents.
+    pub bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+}
+
+impl fmt::Debug for SplitData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = (*self.bytes).as_ref().len();
+        write!(f, "{} ({len} bytes)", self.name)
+    }
+}
+
+impl SplitData {
+    /// Its contents.
+    pub fn contents(&self) -> &[u8] {
+        (*self.bytes).as_ref()
+    }
+}
+
+/// Units of a program whose entries are in files of their own. None if its debug information cannot be read.
+pub fn skeletons(elf: &Elf<'_>) -> Vec<Skeleton> {
+    let Ok(by_name) = super::sections::unpack(elf) else {
+        return Vec::new();
+    };
+    split::skeletons(|name| by_name.get(name).map_or(&[][..], |(_, of)| &of.bytes[..]))
+}
+
+/// Sections by name, unpacked.
+pub(super) type Sections<'d> = Vec<(String, Cow<'d, [u8]>)>;
+
+/// Sections of files of split units. Files that cannot be read are left out; what is wrong with them is said.
+pub(super) fn load(files: &[SplitData]) -> (Vec<Sections<'_>>, Vec<String>) {
+    let (mut out, mut wrong) = (Vec::new(), Vec::new());
+    for file in files {
+        let read = || -> Result<Sections<'_>, postlink_elf::FormatError> {
+            let elf = Elf::parse_debug_file(file.contents())?;
+            let wanted = elf
+                .sections
+                .iter()
+                .filter(|s| s.name.starts_with(".debug_"));
+            let unpacked = wanted.map(|section| {
+                let contents = compressed::unpack(section, elf.section_data(section))?;
+                Ok((section.name.to_owned(), contents.bytes))
+            });
+            unpacked.collect()
+        };
+        match read() {
+            Ok(sections) => out.push(sections),
+            Err(what) => wrong.push(format!("{}: {what}", file.name)),
+        }
+    }
+    (out, wrong)
+}
+
+/// Takes files apart into those of units.
+pub(super) fn files<'d>(loaded: &'d [Sections<'d>], wrong: &mut Vec<String>) -> Vec<SplitFile<'d>> {
+    let mut out = Vec::new();
+    for sections in loaded {
+        match split::read(sections) {
+            Ok(files) => out.extend(files),
+            Err(what) => wrong.push(what.to_string()),
+        }
+    }
+    out
+}
+
+/// The output's package; `None` if nothing was updated in any file.
+pub(super) fn package(
+    elf: &Elf<'_>,
+    files: &[SplitFile<'_>],
+    update: &Update,
+) -> Result<Option<Vec<u8>>, String> {
+    if update.files.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let package = split::package(files, &update.files).map_err(|e| e.to_string())?;
+    let sections = package
+        .sections
+        .iter()
+        .map(|(name, bytes)| (*name, &bytes[..]));
+    Ok(Some(postlink_elf::package::write(elf.machine, sections)))
+}

@@ -1,0 +1,504 @@
+//! `cargo xtask bench debug`: what it costs to update debug information, and what is left of it, side by side with
+//! llvm-bolt 19 and 22 (`-update-debug-sections`).
+//!
+//! | program | debug information |
+//! |---|---|
+//! | lua, sqlite | by gcc and clang, DWARF 4 and 5, one of them split |
+//! | postlink itself | by rustc, `debug=2`: some sixty megabytes |
+//! | others | `--file PROGRAM PROFILE`, for instance a clang that was built with `-g` |
+//!
+//! Each tool optimises with the same profile with and without debug information; what it costs is the difference. Rows,
+//! scopes and places are counted by `llvm-dwarfdump`, and so are errors of `--verify`, which never ends on some inputs
+//! and is ended after a minute. A transcript of gdb is compared for postlink itself.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{fdata, tools::Tools};
+use crate::packages;
+use crate::process::{self, Run, median};
+
+/// How long `llvm-dwarfdump --verify` may take.
+const VERIFY_LIMIT: Duration = Duration::from_secs(60);
+const DWARFDUMP: &str = "llvm-dwarfdump-19";
+
+/// A tool that optimises.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tool {
+    Postlink,
+    Bolt(&'static str),
+}
+
+const ALL: [Tool; 3] = [
+    Tool::Postlink,
+    Tool::Bolt("llvm-bolt-19"),
+    Tool::Bolt("llvm-bolt-22"),
+];
+
+impl Tool {
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Postlink => "postlink",
+            Tool::Bolt(name) => name,
+        }
+    }
+}
+
+/// A program with debug information, and how to run it.
+struct Subject {
+    name: String,
+    program: PathBuf,
+    /// `.plraw`; made by running it if it is not there.
+    profile: Option<PathBuf>,
+    /// Its workload in `workload.sh`, or arguments of its own.
+    workload: Workload,
+}
+
+enum Workload {
+    Script(&'static str),
+    Arguments(Vec<PathBuf>),
+}
+
+/// What the command line says.
+struct Wishes {
+    runs: usize,
+    output: PathBuf,
+    postlink: Option<PathBuf>,
+    files: Vec<(PathBuf, PathBuf)>,
+    names: Vec<String>,
+}
+
+impl Wishes {
+    fn parse(arguments: &[String]) -> Result<Wishes> {
+        let mut wishes = Wishes {
+            runs: 5,
+            output: super::root()?.join("bench/debug.md"),
+            postlink: None,
+            files: Vec::new(),
+            names: Vec::new(),
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut value = || {
+                rest.next()
+                    .with_context(|| format!("{argument} needs a value"))
+            };
+            match argument.as_str() {
+                "--runs" => wishes.runs = value()?.parse().context("--runs needs a number")?,
+                "--output" => wishes.output = value()?.into(),
+                "--postlink" => wishes.postlink = Some(value()?.into()),
+                "--file" => wishes.files.push((value()?.into(), value()?.into())),
+                other if other.starts_with('-') => {
+                    bail!("cargo xtask bench debug has no option '{other}'")
+                }
+                name => wishes.names.push(name.to_owned()),
+            }
+        }
+        Ok(wishes)
+    }
+}
+
+/// Builds what there is to measure.
+fn subjects(wishes: &Wishes, corpus: &Path, postlink: &Path) -> Result<Vec<Subject>> {
+    let script = super::root()?.join("bench/corpus/build.sh");
+    let status = Command::new(script)
+        .arg(corpus)
+        .arg("debug")
+        .status()
+        .context("build.sh")?;
+    if !status.success() {
+        bail!("build.sh {} debug: {status}", corpus.display());
+    }
+    let mut out = Vec::new();
+    let folder = corpus.join("bin/debug");
+    let mut names: Vec<String> = fs::read_dir(&folder)
+        .with_context(|| folder.display().to_string())?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !name.contains('.'))
+        .collect();
+    names.sort();
+    for name in names {
+        let workload = match name.split('-').next() {
+            Some("lua") => Workload::Script("lua"),
+            Some("sqlite") => Workload::Script("sqlite"),
+            // It reads a program that is there.
+            _ => Workload::Arguments(vec!["inspect".into(), "--json".into(), postlink.into()]),
+        };
+        out.push(Subject {
+            program: folder.join(&name),
+            name,
+            profile: None,
+            workload,
+        });
+    }
+    for (program, profile) in &wishes.files {
+        let name = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        out.push(Subject {
+            name,
+            program: program.clone(),
+            profile: Some(profile.clone()),
+            workload: Workload::Arguments(Vec::new()),
+        });
+    }
+    out.retain(|s| wishes.names.is_empty() || wishes.names.contains(&s.name));
+    Ok(out)
+}
+
+/// What a file says.
+#[derive(Default)]
+struct Described {
+    /// Bytes of sections of debug information, and of a package beside the program.
+    bytes: u64,
+    rows: u64,
+    scopes: u64,
+    /// Bytes of code for which a variable's place is known, added up.
+    covered: u64,
+    /// Kinds of errors of `--verify` with their numbers; `None` if it did not end.
+    errors: Option<u64>,
+}
+
+/// Counts lines of a command's output that a test holds for.
+fn count(
+    command: &mut Command,
+    limit: Duration,
+    is: impl Fn(&str) -> bool + Sync,
+) -> Result<Option<u64>> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("{command:?}"))?;
+    let started = Instant::now();
+    let output = child.stdout.take().context("its output is a pipe")?;
+    let counting = std::thread::scope(|scope| -> Result<(u64, bool)> {
+        let reader = scope.spawn(|| {
+            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+            lines
+                .filter(|line| is(&String::from_utf8_lossy(line)))
+                .count() as u64
+        });
+        let mut ended = true;
+        while child.try_wait()?.is_none() {
+            if started.elapsed() > limit {
+                child.kill()?;
+                ended = false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok((reader.join().unwrap_or(0), ended))
+    });
+    let (number, ended) = counting?;
+    Ok(ended.then_some(number))
+}
+
+fn described(program: &Path) -> Result<Described> {
+    let sections = Command::new("readelf")
+        .arg("-SW")
+        .arg(program)
+        .output()
+        .context("readelf")?;
+    let bytes = String::from_utf8_lossy(&sections.stdout)
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_once(']')?.1.split_whitespace();
+            let name = words.next()?;
+            let size = words.nth(3)?;
+            let is_debug = name.starts_with(".debug_") || name == ".gdb_index";
+            u64::from_str_radix(size, 16).ok().filter(|_| is_debug)
+        })
+        .sum::<u64>();
+    let mut package = program.as_os_str().to_owned();
+    package.push(".dwp");
+    let bytes = bytes + fs::metadata(package).map_or(0, |m| m.len());
+    let dump = |option: &str| {
+        let mut command = Command::new(DWARFDUMP);
+        command.arg(option).arg(program);
+        command
+    };
+    let long = Duration::from_secs(600);
+    let rows = count(&mut dump("--debug-line"), long, |line| {
+        line.starts_with("0x")
+    })?
+    .unwrap_or(0);
+    let said = dump("--statistics").output().context(DWARFDUMP)?;
+    let statistics: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    let number = |name: &str| statistics[name].as_u64().unwrap_or(0);
+    Ok(Described {
+        bytes,
+        rows,
+        scopes: number("#functions with location") + number("#inlined functions"),
+        covered: number("sum_all_variables(#bytes in parent scope covered by DW_AT_location)"),
+        errors: count(&mut dump("--verify"), VERIFY_LIMIT, |line| {
+            line.starts_with("error:")
+        })?,
+    })
+}
+
+/// Runs a tool, with debug information updated or not.
+fn optimise(
+    tool: Tool,
+    tools: &Tools,
+    subject: &Subject,
+    (profile, data): (&Path, &Path),
+    (output, update): (&Path, bool),
+    folder: &Path,
+) -> Result<Run> {
+    let mut command = Command::new(match tool {
+        Tool::Postlink => tools.program().as_os_str(),
+        Tool::Bolt(name) => name.as_ref(),
+    });
+    match tool {
+        Tool::Postlink => {
+            let how = if update { "update" } else { "keep" };
+            command.args(["optimize", "-q", "--no-verify", "--debug-info", how, "-p"]);
+            command.arg(profile).arg(&subject.program);
+        }
+        Tool::Bolt(_) => {
+            command
+                .arg(&subject.program)
+                .arg(format!("-data={}", data.display()));
+            command.args(["-reorder-blocks=ext-tsp", "-reorder-functions=cdsort"]);
+            command.args(["-split-functions", "-split-all-cold", "-split-eh"]);
+            if update {
+                command.arg("-update-debug-sections");
+            }
+        }
+    }
+    command.arg("-o").arg(output);
+    let run = process::run(&mut command, &folder.join("out"), &folder.join("err"))?;
+    if !run.status.success() || !output.exists() {
+        let said = fs::read_to_string(folder.join("err")).unwrap_or_default();
+        bail!(
+            "{command:?}: {}: {}",
+            run.status,
+            said.lines().last().unwrap_or_default()
+        );
+    }
+    Ok(run)
+}
+
+/// What gdb says when it stops in postlink's own main function and steps on, without addresses.
+fn transcript(program: &Path) -> Result<Vec<String>> {
+    let mut command = Command::new("gdb");
+    command.args(["-q", "-nx", "-batch"]);
+    for line in [
+        "set pagination off",
+        "set width 0",
+        "set debuginfod enabled off",
+        "break postlink::main",
+        "run --version",
+        "bt",
+        "info locals",
+        "step",
+        "step",
+        "step",
+        "bt",
+        "info args",
+        "info locals",
+        "finish",
+        "next",
+        "next",
+        "bt",
+        "kill",
+    ] {
+        command.args(["-ex", line]);
+    }
+    let said = command.arg(program).output().context("gdb")?;
+    let name = program.display().to_string();
+    let plain = |line: &str| -> String {
+        let mut out = String::new();
+        let line = line.replace(&name, "PROGRAM");
+        let mut parts = line.split("0x");
+        out.extend(parts.next());
+        for part in parts {
+            out += "0x";
+            out += part.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+        }
+        out
+    };
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let lines = text
+        .lines()
+        .filter(|l| !l.contains("[Inferior") && !l.contains("libthread_db"));
+    Ok(lines.map(plain).collect())
+}
+
+/// Compares transcripts of postlink itself before and after.
+fn compare_transcripts(before: &Path, after: &Path) -> Result<String> {
+    let (a, b) = (transcript(before)?, transcript(after)?);
+    let stops = a
+        .iter()
+        .filter(|line| line.contains("postlink::main"))
+        .count();
+    let differ = a.iter().zip(&b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len());
+    Ok(format!(
+        "\nA transcript of gdb in postlink itself, before and after postlink: {} lines, {differ} differ ({stops} name its main function).\n",
+        a.len()
+    ))
+}
+
+/// Medians: seconds by the clock, seconds of processors, bytes.
+fn medians(runs: &[Run]) -> (f64, f64, f64) {
+    let of =
+        |value: fn(&Run) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0);
+    (
+        of(|r| r.wall.as_secs_f64()),
+        of(|r| r.cpu.as_secs_f64()),
+        of(|r| r.peak as f64),
+    )
+}
+
+/// Gives a subject its profile, for postlink and for llvm-bolt.
+fn profile(
+    subject: &Subject,
+    tools: &Tools,
+    corpus: &Path,
+    folder: &Path,
+) -> Result<(PathBuf, PathBuf)> {
+    let profile = match &subject.profile {
+        Some(profile) => profile.clone(),
+        None => {
+            let (copy, profile) = (folder.join("inst"), folder.join("app.plraw"));
+            tools.postlink_instrument(&subject.program, &copy, folder)?;
+            let mut command = match &subject.workload {
+                Workload::Script(name) => {
+                    let mut command = Command::new(super::root()?.join("bench/corpus/workload.sh"));
+                    command.arg(name).arg(&copy).arg(corpus);
+                    command
+                }
+                Workload::Arguments(arguments) => {
+                    let mut command = Command::new(&copy);
+                    command.args(arguments);
+                    command
+                }
+            };
+            command.env("POSTLINK_PROFILE", &profile);
+            let run = process::run(&mut command, &folder.join("out"), &folder.join("err"))?;
+            if !run.status.success() {
+                bail!("{command:?}: {}", run.status);
+            }
+            profile
+        }
+    };
+    let counts = tools.postlink_counts(&subject.program, &profile, folder)?;
+    let data = folder.join("app.fdata");
+    let names = fdata::names(&subject.program)?;
+    fs::write(&data, fdata::from_counts(&counts, &names)?).context("app.fdata")?;
+    Ok((profile, data))
+}
+
+/// A row for a tool.
+fn row(
+    tool: Tool,
+    tools: &Tools,
+    subject: &Subject,
+    (profiles, before): ((&Path, &Path), &Described),
+    runs: usize,
+    (folder, end): (&Path, &mut String),
+) -> Result<String> {
+    let output = folder.join(format!("{}.{}", subject.name, tool.name()));
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        without.push(optimise(
+            tool,
+            tools,
+            subject,
+            profiles,
+            (&output, false),
+            folder,
+        )?);
+        with.push(optimise(
+            tool,
+            tools,
+            subject,
+            profiles,
+            (&output, true),
+            folder,
+        )?);
+    }
+    let (a, b) = (medians(&without), medians(&with));
+    let after = described(&output)?;
+    let kept =
+        |now: u64, before: u64| format!("{:.1} %", 100.0 * now as f64 / before.max(1) as f64);
+    let errors = match (before.errors, after.errors) {
+        (Some(before), Some(now)) => format!("{:+}", now as i64 - before as i64),
+        _ => "no end".to_owned(),
+    };
+    if tool == Tool::Postlink && subject.name.starts_with("postlink") {
+        *end += &compare_transcripts(&subject.program, &output)?;
+    }
+    fs::remove_file(&output).context("the output")?;
+    Ok(format!(
+        "| {} | {} | +{:.2} s | +{:.2} s | +{:.0} MB | {:+.1} % | {} | {} | {} | {errors} |\n",
+        subject.name,
+        tool.name(),
+        b.0 - a.0,
+        b.1 - a.1,
+        (b.2 - a.2) / 1e6,
+        100.0 * (after.bytes as f64 / before.bytes.max(1) as f64 - 1.0),
+        kept(after.rows, before.rows),
+        kept(after.scopes, before.scopes),
+        kept(after.covered, before.covered),
+    ))
+}
+
+/// The job.
+pub fn run(arguments: &[String]) -> Result<bool> {
+    let wishes = Wishes::parse(arguments)?;
+    packages::install(packages::FOR_DEBUG, true);
+    let tools = Tools::at(wishes.postlink.as_deref())?;
+    let corpus = super::programs::corpus()?;
+    let folder = tempfile::tempdir().context("a folder for outputs")?;
+    let mut text = format!(
+        "# Debug information
+
+Written by `cargo xtask bench debug`: {} runs of each tool in turn, with debug information updated and not; what is shown is the difference of the medians. Rows, scopes
+and bytes of code with a known place of a variable are counted by {DWARFDUMP}, as shares of the input's (rows: old code that is still there counts for tools that keep it); errors
+are those of `--verify` beyond the input's, *no end*: it did not end within {} s for the input or the output. postlink checks nothing here (`--no-verify`), as llvm-bolt does not.
+
+| program | tool | time | processor time | memory | size | rows | scopes | places | errors |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|
+",
+        wishes.runs,
+        VERIFY_LIMIT.as_secs(),
+    );
+    let mut end = String::new();
+    for subject in subjects(&wishes, &corpus, tools.program())? {
+        eprintln!("{}", subject.name);
+        let before = described(&subject.program)?;
+        let profiles = profile(&subject, &tools, &corpus, folder.path())?;
+        let profiles = (&*profiles.0, &*profiles.1);
+        for tool in ALL {
+            let place = (folder.path(), &mut end);
+            let made = row(
+                tool,
+                &tools,
+                &subject,
+                (profiles, &before),
+                wishes.runs,
+                place,
+            );
+            text += &made.unwrap_or_else(|error| {
+                format!(
+                    "| {} | {} | {error:#} | | | | | | | |\n",
+                    subject.name,
+                    tool.name()
+                )
+            });
+        }
+    }
+    text += &end;
+    fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
+    println!("{text}");
+    Ok(true)
+}
