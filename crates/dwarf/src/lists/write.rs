@@ -284,7 +284,8 @@ mod tests {
             ..source(&out, 4, 0)
         };
         let read = read_locations(&source, 0, None).unwrap();
-        assert_eq!(read.entries[0].range, Some(0x14bf..0x14be));
+        let range = read.entries[0].range.clone();
+        assert_eq!(range.map(|r| (r.start, r.end)), Some((0x14bf, 0x14be)));
     }
 
     #[test]
