@@ -15,7 +15,7 @@ use postlink_elf::moves;
 
 mod support;
 use support::described::{
-    Built, PRESETS, compare, compare_files, lldb_transcript, text, transcript,
+    Built, PRESETS, compare, compare_files, count, lldb_transcript, text, transcript,
 };
 use support::{done, is_installed};
 
@@ -260,14 +260,7 @@ fn static_probes_are_hit_in_moved_code_as_often_as_before() {
         if strip {
             done(Command::new("strip").arg("--strip-debug").arg(&program));
         }
-        done(
-            Command::new(POSTLINK)
-                .args(["instrument", "-q"])
-                .arg(&program)
-                .arg("-o")
-                .arg(&inst),
-        );
-        done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
+        count(&program, &inst, &profile);
         let built = Built {
             dir,
             program,

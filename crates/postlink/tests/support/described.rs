@@ -46,14 +46,7 @@ impl Built {
             .args(options);
         done(&mut compile);
         let (program, inst, profile) = (path("app"), path("app.inst"), path("app.plraw"));
-        done(
-            Command::new(POSTLINK)
-                .args(["instrument", "-q"])
-                .arg(&program)
-                .arg("-o")
-                .arg(&inst),
-        );
-        done(Command::new(&inst).env("POSTLINK_PROFILE", &profile));
+        count(&program, &inst, &profile);
         Some(Built {
             dir,
             program,
@@ -76,6 +69,18 @@ impl Built {
         let json: serde_json::Value = serde_json::from_slice(&said.stdout).expect("it prints JSON");
         (out, json["optimize"].clone())
     }
+}
+
+/// Instruments a program and runs that, which writes the profile.
+pub fn count(program: &Path, instrumented: &Path, profile: &Path) {
+    done(
+        Command::new(POSTLINK)
+            .args(["instrument", "-q"])
+            .arg(program)
+            .arg("-o")
+            .arg(instrumented),
+    );
+    done(Command::new(instrumented).env("POSTLINK_PROFILE", profile));
 }
 
 /// Runs of an output.

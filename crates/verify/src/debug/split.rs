@@ -375,7 +375,7 @@ fn one_failure(what: String) -> DebugReport {
     out
 }
 
-/// Sections of which units of split files need no part to change, and those of which they do.
+/// Whether two units, their abbreviations, lists, strings, line tables and macros have the same bytes.
 fn same_bytes(a: &Half<'_>, b: &Half<'_>) -> bool {
     let all = |half: &Half<'_>| {
         let abbreviations = half.dwarf.debug_abbrev.reader().slice().to_vec();
