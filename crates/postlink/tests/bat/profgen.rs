@@ -1,7 +1,8 @@
 //! Sample profiles of optimised programs: by source lines they are those of the input.
 //!
-//! The emulator writes branch records without a gap (as many as are in a record between two of them), so that counts
-//! are not estimates: what ran as often must be counted as often, wherever it is.
+//! The emulator writes branch records without a gap (each begins with the last branch of the one before, and has no
+//! stack, as samples taken in libraries are left out where there is one), so that counts are not estimates: what ran as
+//! often must be counted as often, wherever it is.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -47,7 +48,7 @@ fn profile(bench: &Bench, program: &Path, name: &str) -> BTreeMap<String, u64> {
         bench,
         program,
         &records,
-        "period=32,depth=32,max=200000",
+        "period=31,depth=32,jitter=0,stack=0,max=200000",
         "300",
     );
     run(postlink()
@@ -88,16 +89,13 @@ fn profiles_by_lines_of_outputs_are_those_of_inputs() {
         let before = profile(&bench, &bench.at("p"), "before");
         let after = profile(&bench, &output, "after");
         let often: Vec<(&String, &u64)> = before.iter().filter(|(_, n)| **n >= 30).collect();
-        assert!(often.len() > 20, "{compiler}: {before:#?}");
+        assert!(often.len() > 15, "{compiler}: {before:#?}");
+        let now = |place: &str| after.get(place).copied().unwrap_or(0);
+        let same = often.iter().filter(|(place, n)| now(place) == **n).count();
         // Lines of jumps that are gone or were added count less or more.
-        let same = often.iter().filter(|(place, n)| {
-            after
-                .get(*place)
-                .is_some_and(|now| now.abs_diff(**n) * 20 <= **n)
-        });
-        let same = same.count();
+        let near = |(place, n): &(&String, &u64)| now(place).abs_diff(**n) * 20 <= **n;
         assert!(
-            same * 100 >= often.len() * 90,
+            same * 100 >= often.len() * 85 && often.iter().all(near),
             "{compiler}: {same} of {} places have their counts: {:#?}",
             often.len(),
             often

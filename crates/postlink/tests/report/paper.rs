@@ -7,7 +7,7 @@ use std::process::Command;
 use super::VIEWS;
 use super::browser::Browser;
 use super::support::folder::Folder;
-use super::support::is_there;
+use super::support::is_installed;
 
 /// A page's PDF as text.
 fn text_of(folder: &Folder, pdf: &[u8]) -> String {
@@ -54,7 +54,7 @@ fn white_and_dark(folder: &Folder) -> (f64, f64) {
 
 #[test]
 fn every_view_is_printed_light_and_whole_from_a_dark_screen() {
-    if !is_there("pdftotext", "-v") {
+    if !is_installed("pdftotext") {
         return;
     }
     let Some(mut browser) = Browser::start() else {
@@ -104,7 +104,7 @@ fn every_view_is_printed_light_and_whole_from_a_dark_screen() {
 /// It was a page of blank paper for every 20 functions, as only rows that were on the screen existed.
 #[test]
 fn of_a_long_table_the_first_rows_are_printed_and_the_rest_is_counted() {
-    if !is_there("pdftotext", "-v") {
+    if !is_installed("pdftotext") {
         return;
     }
     let Some(mut browser) = Browser::start() else {

@@ -25,18 +25,15 @@ pub fn done(command: &mut Command) -> Output {
 
 /// Whether a tool is installed. Says so if it is not: what needs it is skipped.
 pub fn is_installed(tool: &str) -> bool {
-    // Go's has commands alone.
-    is_there(tool, if tool == "go" { "version" } else { "--version" })
-}
-
-/// Whether a tool is installed that says its version by this argument.
-pub fn is_there(tool: &str, version: &str) -> bool {
+    // What it answers does not matter: dot and go know no `--version`, and callgrind_annotate fails after saying it. A
+    // stand-in for a tool that is missing fails as a shell does that does not find one.
     let found = Command::new(tool)
-        .arg(version)
+        .arg("--version")
+        .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
-        .is_ok_and(|status| status.success());
+        .is_ok_and(|status| status.code() != Some(127));
     if !found {
         eprintln!("SKIPPED: {tool} is not installed");
     }
