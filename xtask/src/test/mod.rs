@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that can say whether postlink works, with one summary at the end.
 //!
-//! All tests, the directory of cases among them, run under one `cargo test --workspace`, and those of the workspace
-//! in `fleet` under another. Their output is passed on as it comes and read at the same time; what each part passed,
+//! cargo builds the tests of the workspace, the directory of cases among them; [`queue`] runs them, then the examples
+//! in docs, and the tests of the workspace in `fleet`. Their output is passed on and read; what each part passed,
 //! failed and skipped, and why, is together at the end.
 //!
 //! **What is not installed makes no test red.** Tests skip themselves in two ways: as ignored, with the
@@ -22,6 +22,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use crate::packages::{self, Need};
+
+mod queue;
 
 /// One test program's outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -143,6 +145,12 @@ impl Reader {
         } else if trimmed.starts_with("error: could not compile") {
             self.errors.push(trimmed.to_owned());
         }
+    }
+
+    /// Adds what another has read.
+    fn take(&mut self, other: Reader) {
+        self.parts.extend(other.parts);
+        self.errors.extend(other.errors);
     }
 
     /// Whether all that was begun has ended well.
@@ -401,35 +409,55 @@ fn pass_on(
     Ok(child.wait()?)
 }
 
+/// Tests that cargo runs by itself.
+fn by_cargo(name: &str, arguments: &[&str], filter: Option<&str>) -> queue::Job {
+    let mut command = cargo();
+    command
+        .args(["test", "--no-fail-fast"])
+        .args(arguments)
+        .args(filter)
+        .args(["--", "--show-output"]);
+    queue::Job {
+        name: name.into(),
+        names_itself: true,
+        command,
+    }
+}
+
 /// The job. `Ok(false)` when a test failed.
 pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
     let missing = packages::install(packages::FOR_TESTS, install);
-    let mut reader = Reader::default();
-    let mut stdout = std::io::stdout().lock();
+    let mut stdout = std::io::stdout();
+    let arguments: Vec<&str> = filter.into_iter().chain(["--show-output"]).collect();
     // Examples have no tests: that they compile is lint's business. Without this choice cargo would build them all.
-    let targets: [&[&str]; 2] = [&["--lib", "--bins", "--tests"], &["--doc"]];
+    let mut jobs = queue::programs(&["--lib", "--bins", "--tests"], &arguments)?;
+    jobs.push(by_cargo(
+        "examples in docs",
+        &["--workspace", "--doc"],
+        filter,
+    ));
+    // Its dependencies take longer to compile than all of ours: at the end, so that what fails sooner is seen sooner.
+    let fleet = [
+        "--locked",
+        "--manifest-path",
+        "fleet/Cargo.toml",
+        "--target-dir",
+        "target",
+    ];
+    jobs.push(by_cargo("tests of fleet", &fleet, filter));
+    let mut done = queue::run(jobs, &mut stdout)?;
+    let of_fleet = done.pop().context("the tests of fleet have not run")?;
+    let mut reader = Reader::default();
     let mut failures = vec![];
-    for targets in targets {
-        let mut command = cargo();
-        command
-            .args(["test", "--workspace", "--no-fail-fast"])
-            .args(targets)
-            .args(filter)
-            .args(["--", "--show-output"]);
-        let status = pass_on(command, &mut reader, &mut stdout)?;
-        failures.extend(Some(status).filter(|status| !status.success()));
+    for one in done {
+        reader.take(one.reader);
+        failures.extend(Some(one.status).filter(|status| !status.success()));
     }
     let failed = !reader.is_good();
     excuse(&mut reader, &missing)?;
-    // Its dependencies take longer to compile than all of ours: at the end, so that what fails sooner is seen sooner.
-    let mut command = cargo();
-    command
-        .args(["test", "--locked", "--no-fail-fast"])
-        .args(["--manifest-path", "fleet/Cargo.toml"])
-        .args(["--target-dir", "target"])
-        .args(filter)
-        .args(["--", "--show-output"]);
-    let of_fleet = pass_on(command, &mut reader, &mut stdout)?;
+    let fleet_is_good = of_fleet.status.success();
+    failures.extend(Some(of_fleet.status).filter(|status| !status.success()));
+    reader.take(of_fleet.reader);
     stdout.write_all(reader.summary().as_bytes())?;
     for need in &missing {
         writeln!(
@@ -440,11 +468,10 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
         )?;
     }
     // A status of failure is explained if a test failed and was excused.
-    let good = reader.is_good() && (failures.is_empty() || failed) && of_fleet.success();
+    let good = reader.is_good() && (failures.is_empty() || failed) && fleet_is_good;
     if !good && reader.is_good() {
-        failures.extend(Some(of_fleet).filter(|status| !status.success()));
         for status in failures {
-            writeln!(stdout, "cargo test: {status}")?;
+            writeln!(stdout, "a test program ended with {status}")?;
         }
     }
     writeln!(
