@@ -153,6 +153,12 @@ impl Reader {
         self.errors.extend(other.errors);
     }
 
+    /// Whether there was no test at all.
+    fn is_empty(&self) -> bool {
+        let tests = |part: &Part| part.passed + part.failed + part.skipped;
+        self.errors.is_empty() && self.parts.iter().all(|part| part.ended && tests(part) == 0)
+    }
+
     /// Whether all that was begun has ended well.
     fn is_good(&self) -> bool {
         self.errors.is_empty() && self.parts.iter().all(|part| part.ended && part.failed == 0)
@@ -467,6 +473,10 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
             need.purpose
         )?;
     }
+    if let Some(filter) = filter.filter(|_| reader.is_empty()) {
+        writeln!(stdout, "no test's name contains {filter:?}")?;
+        return Ok(false);
+    }
     // A status of failure is explained if a test failed and was excused.
     let good = reader.is_good() && (failures.is_empty() || failed) && fleet_is_good;
     if !good && reader.is_good() {
@@ -599,6 +609,19 @@ mod tests {
         ));
         assert!(!names_file("ld: cannot find -lm", probe));
         assert!(!names_file("gdb: a failure", "gdb"));
+    }
+
+    #[test]
+    fn a_filter_that_matches_nothing_is_told_from_tests_that_pass() {
+        let mut reader = Reader::default();
+        let running = "     Running unittests src/lib.rs (target/debug/deps/postlink_flow-01)";
+        reader.line(running);
+        assert!(!reader.is_empty(), "it has not ended");
+        reader.line("test result: ok. 0 passed; 0 failed; 0 ignored; finished in 0.00s");
+        assert!(reader.is_empty());
+        reader.line(running);
+        reader.line("test result: ok. 0 passed; 0 failed; 1 ignored; finished in 0.00s");
+        assert!(!reader.is_empty());
     }
 
     #[test]
