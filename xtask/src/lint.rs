@@ -5,6 +5,7 @@
 //! What reads only the source runs first, in seconds; `--source` stops there.
 
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -73,7 +74,10 @@ impl Check {
 
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.stdin(Stdio::null());
+    // Paths of the checks are those from the repository's root.
+    command
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .stdin(Stdio::null());
     command
 }
 
@@ -150,12 +154,15 @@ const COMPILED: [Check; 4] = [
 /// The job. `Ok(false)` when a check failed.
 pub fn run(source_only: bool) -> Result<bool> {
     let (mut good, mut summary) = (true, vec![]);
+    let mut since = Instant::now();
     let mut note = |name: String, outcome: Outcome| {
+        let seconds = since.elapsed().as_secs();
+        since = Instant::now();
         summary.push(match outcome {
-            Outcome::Passed => format!("{name}: passed"),
+            Outcome::Passed => format!("{name}: passed ({seconds} s)"),
             Outcome::Failed => {
                 good = false;
-                format!("{name}: FAILED")
+                format!("{name}: FAILED ({seconds} s)")
             }
             Outcome::Skipped(why) => format!("{name}: SKIPPED, {why}"),
         });

@@ -60,6 +60,8 @@ pub enum Pin {
     OutOfReach,
     /// It has a block that would have to count where nothing may be put in: between an exclusive load and its store.
     NoPlaceToCount,
+    /// Edges of its graph that cannot carry a counter form a cycle: their counts would not follow from others.
+    Uncountable,
     /// Left out by the user.
     Excluded,
     /// The checker could not prove the new code, so the old one stays.
@@ -115,6 +117,9 @@ impl Pin {
             }
             Pin::NoPlaceToCount => {
                 "has a block in which no counter can be placed, between an exclusive load and its store"
+            }
+            Pin::Uncountable => {
+                "has edges that cannot carry a counter, and whose counts do not follow from others"
             }
             Pin::Excluded => "was left out on request",
             Pin::NotProved => "could not be proved after moving, so it stays",

@@ -55,7 +55,7 @@ pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     let counted = scratch
         .placer
         .place(&graph)
-        .map_err(|_| Pin::UnknownIndirectJump)?
+        .map_err(|_| Pin::Uncountable)?
         .to_vec();
     Ok(Placement {
         graph,
