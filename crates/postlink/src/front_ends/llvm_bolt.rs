@@ -32,7 +32,7 @@ use postlink_rewrite::{
     Phases, Plt, Promotion, Threading,
 };
 use regex::bytes::Regex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Arguments;
 use super::options::{Given, Known, Tool, ignored, ignored_value, switch, value};
@@ -591,6 +591,7 @@ fn instrument(given: &Given, ui: &Ui, input: &Parsed<'_>, output: &Path) -> Resu
     }
     let options = InstrumentOptions {
         calls: given.switch("instrument-calls", true)?,
+        excluded: excluded(given, input)?,
         pattern,
         ..InstrumentOptions::default()
     };
@@ -849,7 +850,7 @@ fn options(given: &Given, input: &Parsed<'_>) -> Result<OptimizeOptions> {
     } else {
         DebugInfo::Keep
     };
-    keep(given, input, &mut options)?;
+    options.excluded = excluded(given, input)?;
     Ok(options)
 }
 
@@ -926,8 +927,8 @@ fn lines(path: &str) -> Result<Vec<String>> {
     Ok(lines.map(str::to_owned).collect())
 }
 
-/// Functions that must stay: those to skip, and all others where only some are wanted.
-fn keep(given: &Given, input: &Parsed<'_>, options: &mut OptimizeOptions) -> Result<()> {
+/// Functions to leave out, by address: those to skip, and all others where only some are wanted.
+fn excluded(given: &Given, input: &Parsed<'_>) -> Result<FxHashSet<u64>> {
     let list = |name: &str, file: &str| -> Result<Vec<String>> {
         let mut all: Vec<String> = Vec::new();
         for value in given.values(name) {
@@ -960,8 +961,9 @@ fn keep(given: &Given, input: &Parsed<'_>, options: &mut OptimizeOptions) -> Res
         &list("funcs-no-regex", "funcs-file-no-regex")?,
     )?;
     let unwanted = matcher(&list("skip-funcs", "skip-funcs-file")?, &[])?;
+    let mut excluded = FxHashSet::default();
     if wanted.is_none() && unwanted.is_none() {
-        return Ok(());
+        return Ok(excluded);
     }
 
     // By address: whether any of its names is wanted, whether any is not.
@@ -983,10 +985,10 @@ fn keep(given: &Given, input: &Parsed<'_>, options: &mut OptimizeOptions) -> Res
     );
     for (address, (in_wanted, in_unwanted)) in all {
         if in_unwanted || (wanted.is_some() && !in_wanted) {
-            options.keep.insert(address);
+            excluded.insert(address);
         }
     }
-    Ok(())
+    Ok(excluded)
 }
 
 #[cfg(test)]

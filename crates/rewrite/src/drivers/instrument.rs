@@ -59,6 +59,8 @@ pub struct InstrumentOptions {
     pub not_per_thread: Option<String>,
     /// Record targets of indirect calls.
     pub calls: bool,
+    /// Functions to leave out, by address: the user's wish.
+    pub excluded: FxHashSet<u64>,
     /// Functions to leave where they are, by address: those that the checker could not prove.
     pub keep: FxHashSet<u64>,
     /// Tell where blocks went ([`InstrumentReport::blocks`]).
@@ -73,6 +75,7 @@ impl Default for InstrumentOptions {
             counters: Counters::Auto,
             not_per_thread: None,
             calls: true,
+            excluded: FxHashSet::default(),
             keep: FxHashSet::default(),
             blocks: false,
         }
@@ -582,7 +585,8 @@ fn make_all<I: Isa>(
             let wanted = options
                 .functions
                 .as_ref()
-                .is_none_or(|r| r.is_match(program.name(f).as_bytes()));
+                .is_none_or(|r| r.is_match(program.name(f).as_bytes()))
+                && !options.excluded.contains(&program.start(f));
             let ready = match analysed {
                 Ok(_) if options.keep.contains(&program.start(f)) => {
                     share.pin = Some(Pin::NotProved);

@@ -114,6 +114,8 @@ pub struct OptimizeOptions {
     pub split_files: Vec<SplitData>,
     /// The output has the input's build-id, not one of its own.
     pub keep_build_id: bool,
+    /// Functions (by entry address) to leave out: the user's wish.
+    pub excluded: FxHashSet<u64>,
     /// Functions (by entry address) that must stay, as the checker found fault with them.
     pub keep: FxHashSet<u64>,
     /// Changes of instructions.
@@ -143,6 +145,7 @@ impl Default for OptimizeOptions {
             compress_debug: CompressDebug::Keep,
             split_files: Vec::new(),
             keep_build_id: false,
+            excluded: FxHashSet::default(),
             keep: FxHashSet::default(),
             passes: PassOptions::default(),
             hugify: false,
@@ -493,7 +496,11 @@ fn emit_one<'d, I: Isa>(
     (changes, threaded): (Changes, Option<&Threaded>),
     options: &OptimizeOptions,
 ) -> Result<Ready, Pin> {
-    if options.keep.contains(&program.start(c.function as usize)) {
+    let start = program.start(c.function as usize);
+    if options.excluded.contains(&start) {
+        return Err(Pin::Excluded);
+    }
+    if options.keep.contains(&start) {
         return Err(Pin::NotProved);
     }
     let cfg = &c.analysed.cfg;
