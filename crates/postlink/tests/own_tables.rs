@@ -139,3 +139,45 @@ fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
     assert!(never.is_empty(), "never applied: {never:?}");
     assert!(missed.is_empty(), "not found: {missed:#?}");
 }
+
+/// All jumps in registers that were not understood were said to continue in old code; most are calls at the end.
+#[test]
+fn tail_calls_by_pointers_are_told_from_jumps_that_may_continue_in_old_code() {
+    if !is_installed("gcc") {
+        return;
+    }
+    const BOTH: &str = r#"
+#include <stdio.h>
+typedef long op(long);
+long twice(long x) { return 2 * x; }
+long third(long x) { return x / 3; }
+op *volatile ops[] = {twice, third};
+struct object { char kind; op *method; };
+__attribute__((noinline, noipa)) long by_register(struct object *o, long x) {
+  x += ops[1](x);
+  op *method = o->method;
+  return method ? method(x) : 0;
+}
+__attribute__((noinline, noipa)) long by_memory(struct object *o, long x) { return o->method(x); }
+__attribute__((noinline, noipa, optimize("O0"))) long labels(const char *code, long x) {
+  static void *const places[] = {&&add, &&halve, &&stop};
+  void *place;
+next:
+  place = places[(int)*code++];
+  goto *place;
+add: x += 7; goto next;
+halve: x /= 2; goto next;
+stop: return x;
+}
+int main(void) {
+  struct object o = {1, twice};
+  printf("%ld %ld %ld\n", by_register(&o, 30), by_memory(&o, 31), labels("\0\1\0\2", 90));
+}
+"#;
+    let folder = Folder::new();
+    folder.compile("app", BOTH, &[]);
+    let said = folder.postlink(&["inspect", "app", "--relocations", "none", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["tail_calls"], 2, "{said}");
+    assert_eq!(said["falls_back"], serde_json::json!([1, 1]), "{said}");
+}

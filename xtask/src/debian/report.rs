@@ -111,8 +111,8 @@ impl Report<'_> {
     fn table(&self) -> String {
         let mut text = String::from(
             "## What moved\n\n\
-             | program | version | kind | relocations | functions | ran | moved | entries led | jumps that continue in old code | size: counting | safe | fast |\n\
-             |---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+             | program | version | kind | relocations | functions | ran | moved | entries led | jumps that may continue in old code | tail calls by pointers | size: counting | safe | fast |\n\
+             |---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
         for f in self.figures {
             let said = f
@@ -120,13 +120,13 @@ impl Report<'_> {
                 .map_or(&Value::Null, |s| &s.said["optimize"]);
             let jumps = match &f.inspect["falls_back"] {
                 Value::Array(both) if both.len() == 2 => {
-                    format!("{} of {}", number(&both[0]), number(&both[1]))
+                    format!("{} in {}", number(&both[1]), number(&both[0]))
                 }
                 _ => "–".into(),
             };
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 f.entry.name,
                 f.version,
                 kind(f),
@@ -136,13 +136,15 @@ impl Report<'_> {
                 number(&said["moved"]),
                 number(&f.inspect["led"]),
                 jumps,
+                number(&f.inspect["tail_calls"]),
                 growth(f.state("counting"), f.size),
                 growth(f.state("safe"), f.size),
                 growth(f.state("fast"), f.size),
             );
         }
         text += "\n*Relocations*: what the file has of them, for the loader or none. *Entries led*: old entries that have no room for a jump; new code calls the new \
-                 function, other callers the old one. Preset size takes kept relocations, and refuses all of these files.\n\n";
+                 function, other callers the old one. *Jumps that may continue in old code*: of all functions that can move, in how many of them; what they go through is not known, or not bounded. \
+                 *Tail calls by pointers* are indirect jumps in the caller's frame that read no table: they enter a function by its old entry. Preset size takes kept relocations, and refuses all of these files.\n\n";
         text
     }
 

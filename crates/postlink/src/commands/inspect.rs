@@ -145,9 +145,14 @@ impl Inspect {
             row(
                 "old code",
                 format!(
-                    "{} in {} there: their tables stay",
-                    counted(jumps, "indirect jump continues", "indirect jumps continue"),
-                    counted(functions, "function", "functions")
+                    "{} in {} there: their tables stay; {} by pointers to functions, which keep their values",
+                    counted(
+                        jumps,
+                        "indirect jump may continue",
+                        "indirect jumps may continue"
+                    ),
+                    counted(functions, "function", "functions"),
+                    counted(i.tail_calls, "tail call goes", "tail calls go"),
                 ),
             );
         }

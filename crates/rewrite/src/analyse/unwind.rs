@@ -91,15 +91,24 @@ impl<'d> FunctionUnwind<'d> {
 
     /// Whether the function's frame is described in the same way at two addresses, each with its piece.
     pub fn is_alike(&self, program: &Program<'d>, a: (u64, u16), b: (u64, u16)) -> bool {
-        let row = |(addr, piece): (u64, u16)| {
-            let (start, index) = self.pieces.get(usize::from(piece))?;
-            let fde = &program.eh.fdes[*index as usize];
-            let rows = rows::rows(&program.eh.cies[fde.cie], fde).ok()?;
-            let behind = rows.partition_point(|r| r.0 <= addr.wrapping_sub(*start));
-            let row = rows.into_iter().nth(behind.checked_sub(1)?)?.1;
-            Some(row)
-        };
-        matches!((row(a), row(b)), (Some(a), Some(b)) if a == b)
+        let rows = (self.row(program, a), self.row(program, b));
+        matches!(rows, (Some(a), Some(b)) if a == b)
+    }
+
+    /// Whether the canonical frame address is found in the same way at two addresses, each with its piece. Where saved
+    /// registers were is still described behind the instructions that restore them.
+    pub fn has_same_frame(&self, program: &Program<'d>, a: (u64, u16), b: (u64, u16)) -> bool {
+        let rows = (self.row(program, a), self.row(program, b));
+        matches!(rows, (Some(a), Some(b)) if a.cfa == b.cfa)
+    }
+
+    fn row(&self, program: &Program<'d>, (addr, piece): (u64, u16)) -> Option<rows::Row<'d>> {
+        let (start, index) = self.pieces.get(usize::from(piece))?;
+        let fde = &program.eh.fdes[*index as usize];
+        let rows = rows::rows(&program.eh.cies[fde.cie], fde).ok()?;
+        let behind = rows.partition_point(|r| r.0 <= addr.wrapping_sub(*start));
+        let row = rows.into_iter().nth(behind.checked_sub(1)?)?.1;
+        Some(row)
     }
 
     /// The exception table whose actions and types new ones share, and what landing pads may be counted from.

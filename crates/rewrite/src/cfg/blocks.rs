@@ -194,6 +194,9 @@ impl Cutter<'_, '_> {
                 _ if falls_back(self.code.program, insn) => {
                     block.term = Term::FallBack;
                     self.cfg.falls_back.push(insn.addr);
+                    if !self.jumps.through_tables.contains(&insn.addr) {
+                        self.cfg.plain_jumps.push(insn.addr);
+                    }
                 }
                 _ => {
                     block.term = Term::IndirectOut;

@@ -233,6 +233,9 @@ pub struct Cfg {
     /// ([`Term::FallBack`]), and, where the linker kept no relocations, those that come back from there
     /// ([`Cfg::anchored_targets`]).
     pub falls_back: Vec<u64>,
+    /// Those that go on in old code, if they stay in the function, but load no entry of a table in sight: most are tail
+    /// calls.
+    pub plain_jumps: Vec<u64>,
     /// Tables of their own for jumps of new code, ascending by the jump within a piece.
     pub own_tables: Vec<OwnTable>,
     /// Where calls return that may return in a new process, with the block that ends there or goes on there.

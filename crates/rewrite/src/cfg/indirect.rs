@@ -27,6 +27,8 @@ pub(super) struct IndirectJumps {
     pub anchored_targets: Vec<u64>,
     /// Jumps through tables of their own: they do not lead to old addresses.
     pub own: Vec<u64>,
+    /// Where the linker kept no relocations: jumps in whose sight an entry of a table is loaded.
+    pub through_tables: Vec<u64>,
 }
 
 /// Finds the targets of all indirect jumps. `leaders` are those known so far, ascending.
@@ -109,14 +111,18 @@ impl Resolver<'_, '_> {
         let imported = insn.field.is_some_and(|x| imports.contains_key(&x.target));
         let no_tables = !code.program.refs.kept && self.anchors.is_empty()
             || self.tables.is_empty() && code.function.labels.is_empty() && self.anchors.is_empty();
-        if imported || no_tables {
+        let kept = code.program.refs.kept;
+        if imported || kept && no_tables {
             self.found.by_address.insert(insn.addr, (None, true));
             return Ok(());
         }
         let shape = self.shape::<I>(from, k);
-        if !code.program.refs.kept {
+        if !kept {
+            if shape != JumpShape::Unknown {
+                self.found.through_tables.push(insn.addr);
+            }
             let jump = match shape {
-                JumpShape::Anchored(a) => self.arrivals::<I>(&a),
+                JumpShape::Anchored(a) if !no_tables => self.arrivals::<I>(&a),
                 _ => (None, true),
             };
             self.found.by_address.insert(insn.addr, jump);

@@ -5,7 +5,7 @@ use postlink_isa::{Isa, Machine, with_isa};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::analyse::{FunctionCounters, Scratch, count_pins, prepare};
+use crate::analyse::{Analysed, FunctionCounters, Scratch, count_pins, prepare};
 use crate::cfg::Term;
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
@@ -58,8 +58,11 @@ pub struct Inspection {
     pub basis: Basis,
     /// Movable functions whose old entries stay as they are, since something may lead into a jump there.
     pub led: usize,
-    /// Movable functions with jumps that continue in old code, and the number of these jumps.
+    /// Movable functions with jumps that may continue in old code, and the number of these jumps.
     pub falls_back: (usize, usize),
+    /// Indirect jumps of movable functions that are tail calls: in the caller's frame, and not by an entry of a table.
+    /// They enter other functions, at old entries.
+    pub tail_calls: usize,
     /// Table jumps of movable functions that have tables of their own: with an index that is bounded by what the
     /// program compares, and with a guard.
     pub own_tables: (usize, usize),
@@ -101,6 +104,21 @@ pub fn inspect(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> 
     with_isa!(machine, I => inspect_with::<I>(elf, phases))
 }
 
+/// How many of the jumps that might continue in old code are tail calls: where they jump, the frame is the caller's.
+fn tail_calls(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> usize {
+    let Some(unwind) = &a.unwind else { return 0 };
+    let entry = (program.start(function), 0);
+    let piece_of = |at: u64| {
+        let block = a.cfg.blocks.iter().find(|b| b.start <= at && at < b.end);
+        block.filter(|b| b.term == Term::FallBack).map(|b| b.piece)
+    };
+    let jumps = a.cfg.plain_jumps.iter();
+    let jumps = jumps.filter_map(|at| Some((*at, piece_of(*at)?)));
+    jumps
+        .filter(|jump| unwind.has_same_frame(program, entry, *jump))
+        .count()
+}
+
 fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> {
     use postlink_elf::elf::SymbolTable;
     phases.begin("discover");
@@ -108,18 +126,21 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let nonlocal_exits = NonlocalExits::new(&program);
     phases.begin("functions");
     phases::expect(program.functions.len());
-    let shares: Vec<(FunctionCounters, [usize; 5])> = (0..program.functions.len())
+    let shares: Vec<(FunctionCounters, [usize; 6])> = (0..program.functions.len())
         .into_par_iter()
         .map_init(Scratch::default, |scratch, f| {
             phases::did();
             let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
-            let numbers = a.as_ref().map_or([0; 5], |a| {
+            let numbers = a.as_ref().map_or([0; 6], |a| {
                 let led = usize::from(a.entry_patch.is_none());
                 let tables = &a.cfg.own_tables;
                 let guarded = tables.iter().filter(|t| t.guarded).count();
                 let blocks = a.cfg.blocks.len();
                 let to_old = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
-                [blocks, led, to_old.count(), tables.len() - guarded, guarded]
+                let tail_calls = tail_calls(&program, f, a);
+                let to_old = to_old.count() - tail_calls;
+                let proved = tables.len() - guarded;
+                [blocks, led, to_old, proved, guarded, tail_calls]
             });
             (FunctionCounters::of(&program, f, &a), numbers)
         })
@@ -128,6 +149,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let (blocks, led) = (sum(0) as u64, sum(1));
     let falls_back = (shares.iter().filter(|s| s.1[2] > 0).count(), sum(2));
     let own_tables = (sum(3), sum(4));
+    let sum_of_tail_calls = sum(5);
     let shares: Vec<FunctionCounters> = shares.into_iter().map(|s| s.0).collect();
     let movable: Vec<usize> = (0..shares.len())
         .filter(|f| shares[*f].pin.is_none())
@@ -169,6 +191,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
         basis: program.refs.basis(),
         led,
         falls_back,
+        tail_calls: sum_of_tail_calls,
         own_tables,
         code_pointers: program.refs.pointers.len(),
         dynamic_relocations: elf.dyn_relocs()?.len(),
