@@ -169,19 +169,40 @@ impl Report<'_> {
                 time("llvm-bolt"),
             );
         }
-        for name in ["safe", "fast", "llvm-bolt"] {
-            let times = self.figures.iter().filter_map(|f| f.state(name)?.time);
-            let logarithms: Vec<f64> = times.map(|r| r.estimate.ln()).collect();
-            if !logarithms.is_empty() {
-                let mean = (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp();
-                let _ = writeln!(
-                    text,
-                    "\nGeometric mean, {name}: {mean:.3} ({} programs).",
-                    logarithms.len()
-                );
-            }
-        }
+        text += &self.mean(&["safe", "fast"]);
+        text += &self.mean(&["safe", "fast", "llvm-bolt"]);
         text + "\n"
+    }
+
+    /// Geometric means over the programs that have all of these states.
+    fn mean(&self, states: &[&str]) -> String {
+        let mut sums = vec![0.0; states.len()];
+        let mut programs = 0;
+        for f in self.figures {
+            let times = states
+                .iter()
+                .map(|name| Some(f.state(name)?.time?.estimate.ln()));
+            let Some(times) = times.collect::<Option<Vec<f64>>>() else {
+                continue;
+            };
+            programs += 1;
+            sums.iter_mut()
+                .zip(times)
+                .for_each(|(sum, time)| *sum += time);
+        }
+        if programs == 0 {
+            return String::new();
+        }
+        let means = states.iter().zip(&sums).map(|(name, sum)| {
+            let mean = (sum / f64::from(programs)).exp();
+            format!("{name} {mean:.3}")
+        });
+        let means: Vec<String> = means.collect();
+        format!(
+            "\nGeometric means of the {programs} programs that {} has: {}.\n",
+            states[states.len() - 1],
+            means.join(", ")
+        )
     }
 
     fn bolt(&self) -> String {
