@@ -86,6 +86,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
         function.is_some_and(|(start, _)| link - start < LONG)
     }
 
+    /// Whether a function stores at its beginning, to have the stack pointer aligned, what a scratch register held
+    /// when it was entered and what was judged then.
+    fn is_pushed_scratch(&self, old: &Access, new: u64) -> bool {
+        let pair = Some((old.value, new));
+        let is_it = |i: usize| self.machine.is_scratch(i) && self.shown[i] == pair;
+        !old.load && self.is_prologue(old.pc) && (0..self.machine.registers()).any(is_it)
+    }
+
     /// Judges what was written since the last event.
     pub(super) fn settle(&mut self, event: Option<&Event>) {
         for Waiting { old, new } in std::mem::take(&mut self.waiting) {
@@ -110,6 +118,24 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             // A function with variable arguments stores all registers that could hold some.
             if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+                class = Class::LeftOutside;
+            }
+            // A counter that all threads change has a value that depends on the others.
+            if class == Class::Unknown
+                && self.outcome.threads
+                && old.atomic
+                && !self.values.is_of_module(old.value, false)
+                && !self.values.is_of_module(new.value, true)
+            {
+                class = Class::Threads;
+            }
+            let pushed = (new.address, old.value, new.value);
+            if class == Class::Unknown && self.is_pushed_scratch(&old, new.value) {
+                self.pushed.insert(pushed);
+                class = Class::LeftOutside;
+            }
+            // At its end it takes that off again.
+            if class == Class::Unknown && old.load && self.pushed.contains(&pushed) {
                 class = Class::LeftOutside;
             }
             self.outcome

@@ -58,6 +58,8 @@ pub struct Image {
     pub low: u64,
     /// One past the last address of the last segment.
     pub high: u64,
+    /// The table of program headers, where it is loaded: start, bytes.
+    pub table: (u64, u64),
     /// Types of the program headers.
     pub headers: Vec<u32>,
     /// Where the segments are that they describe, of whichever type; 0 is not among them.
@@ -73,6 +75,7 @@ impl Image {
     pub fn new(elf: &Elf<'_>) -> Image {
         const WRITE: u64 = 1;
         const ALLOC: u64 = 2;
+        const HEADER: u64 = 56;
         let loads = || elf.segments.iter().filter(|s| s.kind == 1);
         let mut sections: Vec<Section> = elf
             .sections
@@ -112,6 +115,13 @@ impl Image {
                 .map(|s| s.addr.saturating_add(s.mem_size))
                 .max()
                 .unwrap_or(0),
+            table: loads()
+                .find(|s| elf.phoff.wrapping_sub(s.offset) < s.file_size)
+                .map(|s| {
+                    let start = s.addr.wrapping_add(elf.phoff - s.offset);
+                    (start, elf.segments.len() as u64 * HEADER)
+                })
+                .unwrap_or_default(),
             headers: elf.segments.iter().map(|s| s.kind).collect(),
             segments: elf
                 .segments
@@ -184,31 +194,32 @@ impl Image {
             || (2..=7).any(|n| before(n).is_some_and(|b| b[0] == 0xff && b[1] >> 3 & 7 == 2))
     }
 
+    /// Where a direct jump at an address leads.
+    fn jump(&self, from: u64, aarch64: bool) -> Option<u64> {
+        let holds = |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
+        let (start, code) = self.code.iter().find(holds)?;
+        let bytes = code.get((from - start) as usize..)?;
+        let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+        let (length, distance) = match bytes.first()? {
+            _ if aarch64 => {
+                let word = u32::from_le_bytes(word(0)?);
+                (
+                    0,
+                    (word >> 26 == 5).then_some(i64::from((word << 6) as i32 >> 4))?,
+                )
+            }
+            0xeb => (2, i64::from(*bytes.get(1)? as i8)),
+            0xe9 => (5, i64::from(i32::from_le_bytes(word(1)?))),
+            _ => return None,
+        };
+        Some(from.wrapping_add(length).wrapping_add_signed(distance))
+    }
+
     /// Where control goes from an address by direct jumps alone; the address itself if there is none.
     fn after_jumps(&self, address: u64, aarch64: bool) -> u64 {
         // Two are rare; a loop of nothing but jumps must end here too.
         const MOST: usize = 4;
-        let jump = |from: u64| -> Option<u64> {
-            let holds =
-                |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
-            let (start, code) = self.code.iter().find(holds)?;
-            let bytes = code.get((from - start) as usize..)?;
-            let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
-            let (length, distance) = match bytes.first()? {
-                _ if aarch64 => {
-                    let word = u32::from_le_bytes(word(0)?);
-                    (
-                        0,
-                        (word >> 26 == 5).then_some(i64::from((word << 6) as i32 >> 4))?,
-                    )
-                }
-                0xeb => (2, i64::from(*bytes.get(1)? as i8)),
-                0xe9 => (5, i64::from(i32::from_le_bytes(word(1)?))),
-                _ => return None,
-            };
-            Some(from.wrapping_add(length).wrapping_add_signed(distance))
-        };
-        let follow = |at: u64, _| jump(at).unwrap_or(at);
+        let follow = |at: u64, _| self.jump(at, aarch64).unwrap_or(at);
         (0..MOST).fold(address, follow)
     }
 
@@ -280,7 +291,10 @@ fn is_unwinder(name: &str) -> bool {
         "__deregister_frame",
         "_dl_relocate_static_pie",
     ];
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    // Routines that find landing pads in tables that are made anew; they may be called from libraries.
+    let is_personality = name == "rust_eh_personality" || name.ends_with("_personality_v0");
+    is_personality
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || matches!(
             name,
             "dl_iterate_phdr"
@@ -323,6 +337,8 @@ pub struct Module {
     old_ranges: Vec<(u64, u64, usize)>,
     /// Pages of 4 KiB with entries and labels: of the input, of the output.
     pages: HashSet<(u64, u64)>,
+    /// Where nothing moved: stubs, and the functions whose first instructions a jump there has replaced.
+    stubs: HashMap<u64, u64>,
     /// (new address, meaning) to the old address.
     known: HashMap<(u64, Meaning), u64>,
 }
@@ -358,6 +374,7 @@ impl Module {
         const SEARCH_TABLE: u32 = 0x6474_e550;
         let has_table = old.segments.iter().any(|s| s.kind == SEARCH_TABLE);
         let registers = module.old.registers_frames();
+        module.find_stubs();
         module.skip(is_static && (module.aarch64 || !has_table || registers));
         Ok(module)
     }
@@ -487,8 +504,42 @@ impl Module {
                 .iter()
                 .map(|((new, _), old)| (old >> 12, new >> 12))
                 .collect(),
+            stubs: HashMap::new(),
             known,
         }
+    }
+
+    /// Looks for jumps to inserted code that the output has in place of instructions of the input. Symbols do not
+    /// say where all functions begin: compilers make some that have none.
+    pub fn find_stubs(&mut self) {
+        if !self.functions.is_empty() {
+            return;
+        }
+        let step = if self.aarch64 { 4 } else { 1 };
+        for (start, before) in &self.old.code {
+            let Some((_, after)) = self.new.code.iter().find(|c| c.0 == *start) else {
+                continue;
+            };
+            for at in (0..before.len().min(after.len())).step_by(step) {
+                if before[at..]
+                    .iter()
+                    .take(step)
+                    .eq(after[at..].iter().take(step))
+                {
+                    continue;
+                }
+                let from = start + at as u64;
+                let stub = self.new.jump(from, self.aarch64);
+                if let Some(stub) = stub.filter(|to| self.place(*to) == Place::Inserted) {
+                    self.stubs.insert(stub, from);
+                }
+            }
+        }
+    }
+
+    /// The function, of the input, whose stub begins at an address of the output.
+    pub fn function_of_stub(&self, new: u64) -> Option<u64> {
+        self.stubs.get(&new).copied()
     }
 
     /// Whether an address, which both files have, is in the procedure linkage table, or in a veneer that the linker
@@ -657,6 +708,7 @@ pub(super) mod tests {
             ],
             low: 0x1000,
             high: 0x2100,
+            table: (0, 0),
             headers: vec![],
             segments: vec![],
             code: vec![],
@@ -753,6 +805,33 @@ pub(super) mod tests {
             assert_eq!(module.meaning(from, 0x3030), Some(Meaning::Label));
             assert!(!module.learn(0x1058, 0x3030, Meaning::Label));
         }
+    }
+
+    /// Compilers make functions that no symbol names.
+    #[test]
+    fn a_stub_is_where_a_jump_in_place_of_instructions_leads() {
+        let mut module = module(true);
+        module.functions.clear();
+        module.new_ranges.clear();
+        module.old.code = vec![(0x1000, vec![0x90; 0x200])];
+        module.new.code = module.old.code.clone();
+        // At 0x1030 to 0x3200, which was put in; at 0x1060 to 0x1050.
+        module.new.code[0].1[0x30..0x35].copy_from_slice(&[0xe9, 0xcb, 0x21, 0, 0]);
+        module.new.code[0].1[0x60..0x62].copy_from_slice(&[0xeb, 0xee]);
+        module.find_stubs();
+        assert_eq!(module.function_of_stub(0x3200), Some(0x1030));
+        assert_eq!(module.function_of_stub(0x1050), None);
+        // The input has jumped there too.
+        module.stubs.clear();
+        module.old.code = module.new.code.clone();
+        module.find_stubs();
+        assert_eq!(module.function_of_stub(0x3200), None);
+    }
+
+    #[test]
+    fn who_reads_tables_of_unwinding_is_known_by_name() {
+        assert!(is_unwinder("rust_eh_personality") && is_unwinder("__gxx_personality_v0"));
+        assert!(!is_unwinder("personality") && !is_unwinder("my_personality_v1"));
     }
 
     #[test]

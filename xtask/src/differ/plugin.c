@@ -11,14 +11,14 @@
  *   2 module   0                   where the module's first segment is mapped
  *   3 event    how control came    address of the last instruction before, address behind that, address of the next, registers
  *   4 write    bytes, 1 to 8 (*)   address of the instruction, address of the memory, value
- *   5 system   number              address behind the instruction, six arguments
+ *   5 system   number              address behind the instruction, six arguments, 1 if it opens /proc/self/maps
  *   6 result   number              result
  *   7 thread   0                   (a second thread began)
  *   8 end      0
  *   9 load     bytes, 1 to 8 (*)   as of a write
  *  10 stack    0                   stack pointer, where control comes to an inserted part by no event: by a direct jump, or by a signal within the module
  *
- * (*) and 256 if it is of a vector register, on AArch64; and 512 if it is by an indirect call or jump, of its target.
+ * (*) and 256 if it is of a vector register, on AArch64; 512 if it is by an indirect call or jump, of its target; 1024 if it is by an atomic instruction.
  *
  * Events are calls (1), returns (2), indirect jumps (3) and others (4: signals, the start), out of the module, into it, or inside. "inserted" are parts of
  * the module, as hexadecimal distances from its start, end exclusive; control that leaves them in any way is an event, kind 4 if by a direct jump.
@@ -330,7 +330,7 @@ static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, v
   if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
   for (size_t done = 0; done < bytes; done += 8) {
     size_t size = bytes - done < 8 ? bytes - done : 8;
-    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0) | ((uint64_t)insn & TARGET ? 512 : 0), 3), value = 0;
+    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0) | ((uint64_t)insn & TARGET ? 512 : 0) | ((uint64_t)insn & ATOMIC ? 1024 : 0), 3), value = 0;
     memcpy(&value, (const void *)(address + done), size);
     to[0] = pc, to[1] = address + done, to[2] = value;
   }
@@ -356,18 +356,32 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
     if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
     if (insn == last && (block->kind == CALL || block->kind == JUMP)) what |= TARGET;
-    bool loads = with_loads && !is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
-    if (!loads) what |= ATOMIC;
+    bool atomic = is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn)), loads = with_loads && !atomic;
+    if (atomic) what |= ATOMIC;
     qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, loads ? LOADS | WRITES : WRITES, (void *)what);
   }
+}
+
+/* The list says more of the output, which has more segments. Strings at an address that is not mapped are not opened either. */
+static bool opens_maps(int64_t number, uint64_t a, uint64_t b) {
+  bool at = number == (is_aarch64 ? 56 : 257);
+  if (!at && (is_aarch64 || number != 2)) return false;
+  static const char name[] = "/proc/self/maps";
+  const char *path = (const char *)(at ? b : a);
+  int probe[2];
+  if (pipe(probe)) return false;
+  bool same = write(probe[1], path, sizeof name) == sizeof name && !memcmp(path, name, sizeof name);
+  close(probe[0]), close(probe[1]);
+  return same;
 }
 
 static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h) {
   if (maps_memory(number)) others_count = 0;
   if (!active || cpu != 0) return;
-  uint64_t *to = record(SYSTEM, number, 7);
+  uint64_t *to = record(SYSTEM, number, 8);
   to[0] = before ? before->end : 0;
   to[1] = a, to[2] = b, to[3] = c, to[4] = d, to[5] = e, to[6] = f;
+  to[7] = opens_maps(number, a, b);
 }
 
 static void system_result(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {

@@ -55,6 +55,8 @@ pub struct Access {
     pub vector: bool,
     /// By an indirect call or jump, of its target.
     pub target: bool,
+    /// By an instruction that reads and writes at once, for other threads.
+    pub atomic: bool,
 }
 
 /// A system call.
@@ -66,6 +68,8 @@ pub struct System {
     pub pc: u64,
     /// Its arguments.
     pub arguments: [u64; 6],
+    /// It opens the system's list of the process's mappings.
+    pub maps: bool,
 }
 
 /// What the plugin tells.
@@ -195,11 +199,13 @@ impl<R: Read> Records<R> {
                 load: head & 0xff == 9,
                 vector: value & 256 != 0,
                 target: value & 512 != 0,
+                atomic: value & 1024 != 0,
             }),
-            (5, 7) => Record::System(System {
+            (5, 8) => Record::System(System {
                 number: value,
                 pc: words(0),
                 arguments: std::array::from_fn(|i| words(1 + i)),
+                maps: words(7) == 1,
             }),
             (6, 1) => Record::Result(value, words(0)),
             (7, 0) => Record::Thread,
@@ -258,6 +264,7 @@ mod tests {
                 load: false,
                 vector: false,
                 target: false,
+                atomic: false,
             }))
         ));
         assert_eq!(records.next().unwrap(), Some(Record::End));

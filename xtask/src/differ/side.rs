@@ -83,6 +83,8 @@ pub struct Mappings {
     pub all: Vec<(u64, u64)>,
     /// What calls of `brk` gave.
     pub breaks: Vec<u64>,
+    /// Numbers by which the system knows the process.
+    pub processes: Vec<u64>,
 }
 
 /// A run.
@@ -153,8 +155,28 @@ impl<R: Read> Side<R> {
                 .is_some_and(|base| module.place(address.wrapping_sub(base)) == Place::Inserted)
     }
 
-    /// In the program headers, of which the runs have different numbers: who goes through them reads more of them.
-    fn is_headers(&self, address: u64) -> bool {
+    /// Whether a stub begins at an address that the jump at a function's entry leads to.
+    fn is_stub(&self, module: &Module, address: u64) -> bool {
+        let base = self.base.unwrap_or(0);
+        let function = module.function_of_stub(address.wrapping_sub(base));
+        self.second && function.is_some()
+    }
+
+    /// In the program headers, of the program or of the module, of which the runs have different numbers: who goes
+    /// through them reads more of them.
+    fn is_headers(&self, module: &Module, address: u64) -> bool {
+        let image = if self.second {
+            &module.new
+        } else {
+            &module.old
+        };
+        let of_module = |base: u64| {
+            let (start, bytes) = image.table;
+            address.wrapping_sub(base).wrapping_sub(start) < bytes
+        };
+        if self.base.is_some_and(of_module) {
+            return true;
+        }
         match (self.start.auxiliary(3), self.start.auxiliary(5)) {
             (Some(at), Some(count)) => address.wrapping_sub(at) < count.saturating_mul(56),
             _ => false,
@@ -166,7 +188,7 @@ impl<R: Read> Side<R> {
     /// says what it was.
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
         self.threads
-            || self.is_headers(load.address)
+            || self.is_headers(module, load.address)
             || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
             || self.is_linkage(module, load)
@@ -251,19 +273,20 @@ impl<R: Read> Side<R> {
 
     /// What is mapped before the module is entered.
     pub fn mappings(&mut self, module: &Module) -> Result<Mappings> {
-        let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
+        let (mut found, mut length) = (Mappings::default(), 0);
         loop {
             let machine = self.machine;
             match self.peek(module)? {
                 Item::System(call) => length = call.arguments[1],
                 Item::Result(number, result) => match machine.system(*number) {
-                    Call::Map => all.push((*result, length)),
-                    Call::Break => breaks.push(*result),
+                    Call::Map => found.all.push((*result, length)),
+                    Call::Break => found.breaks.push(*result),
+                    Call::Process => found.processes.push(*result),
                     _ => (),
                 },
                 Item::Thread => (),
                 Item::Event(_) | Item::Access(_) | Item::Routine(..) | Item::End(_) => {
-                    return Ok(Mappings { all, breaks });
+                    return Ok(found);
                 }
             }
             self.take(module)?;
@@ -354,6 +377,11 @@ impl<R: Read> Side<R> {
             (false, true) => {
                 self.pending = Some(event);
                 return None;
+            }
+            // A stub calls what the replaced instructions have called, and that has a stub itself.
+            (true, true) if event.kind == Kind::Call && self.is_stub(module, event.to) => {
+                self.in_stub = Some(event.clone());
+                event
             }
             (true, true) => return None,
             // Of instructions that the jump at the entry has replaced: a function may be that short.
@@ -582,7 +610,7 @@ mod tests {
     #[test]
     fn a_routine_that_comes_back_leaves_its_writes_alone() {
         let write = vec![4 | 3 << 8 | 8 << 32, 0x3204, 0x4000, 1];
-        let call = vec![5 | 7 << 8 | 9 << 32, 0x3208, 0, 0x1000, 0, 0, 0, 0];
+        let call = vec![5 | 8 << 8 | 9 << 32, 0x3208, 0, 0x1000, 0, 0, 0, 0, 0];
         let result = vec![6 | 1 << 8 | 9 << 32, 0x7000];
         let items = items(&[
             MODULE.to_vec(),
@@ -593,6 +621,39 @@ mod tests {
             event(2, 0x3210, 0x3015),
         ]);
         assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
+    }
+
+    /// Where nothing moved: the jump at an entry has replaced a call.
+    #[test]
+    fn a_stub_may_call_a_function_by_its_stub() {
+        let mut module = module(true);
+        module.functions.clear();
+        module.old.code = vec![(0x1100, vec![0x90; 16])];
+        module.new.code = vec![(
+            0x1100,
+            [&[0xe9, 0x4b, 0x21, 0, 0][..], &[0x90; 11]].concat(),
+        )];
+        let call = |module: &Module| {
+            let calls = [MODULE.to_vec(), event(1, 0x3208, 0x3250)];
+            items_of(module, &calls).len()
+        };
+        // To a routine, which is nothing of the program's.
+        assert_eq!(call(&module), 0);
+        module.find_stubs();
+        assert_eq!(call(&module), 1);
+    }
+
+    /// The table of a shared library is not the one that the process is given.
+    #[test]
+    fn headers_of_the_module_are_of_no_interest() {
+        let mut module = module(false);
+        module.new.table = (0x1040, 0x70);
+        let load = |address| vec![9 | 3 << 8 | 8 << 32, 0x3010, address, 1];
+        let items = items_of(&module, &[MODULE.to_vec(), load(0x1048), load(0x10b0)]);
+        assert!(
+            matches!(items[..], [Item::Access(load)] if load.address == 0x10b0),
+            "{items:?}"
+        );
     }
 
     /// The handler of a signal that arrives within the module is entered by its stub: there is no event, and the
