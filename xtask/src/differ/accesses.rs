@@ -12,6 +12,13 @@ use super::values::Class;
 /// Inserted code uses less than so many bytes of stack.
 const STACK: u64 = 1 << 16;
 
+/// Whether the last store at a place, of those that differ, had this value in the first run.
+pub(super) fn is_awaited(waiting: &[Waiting], write: &Access) -> bool {
+    let same = |w: &&Waiting| w.new.address == write.address && w.new.size == write.size;
+    let last = waiting.iter().rev().find(same);
+    last.is_some_and(|w| !w.old.load && w.old.value == write.value)
+}
+
 impl<A: Read, B: Read> Comparison<A, B> {
     /// A store by a routine that was put in.
     pub(super) fn routine(&mut self, write: Access, sp: u64) {
@@ -86,6 +93,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
         function.is_some_and(|(start, _)| link - start < LONG)
     }
 
+    /// Whether a stored value depends on what other threads do: on how often they have changed a counter, or on what
+    /// memory they have asked for.
+    fn is_of_threads(&self, old: &Access, new: u64) -> bool {
+        let is_counter = || {
+            let values = &self.values;
+            old.atomic && !values.is_of_module(old.value, false) && !values.is_of_module(new, true)
+        };
+        let is_allocated = |value, second| {
+            let what = self.values.regions.what(value, second);
+            matches!(what, Some((What::Heap | What::Mapping(_), _)))
+        };
+        self.outcome.threads
+            && !old.load
+            && (is_counter() || is_allocated(old.value, false) && is_allocated(new, true))
+    }
+
     /// Whether a function stores at its beginning, to have the stack pointer aligned, what a scratch register held
     /// when it was entered and what was judged then.
     fn is_pushed_scratch(&self, old: &Access, new: u64) -> bool {
@@ -120,13 +143,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
                 class = Class::LeftOutside;
             }
-            // A counter that all threads change has a value that depends on the others.
-            if class == Class::Unknown
-                && self.outcome.threads
-                && old.atomic
-                && !self.values.is_of_module(old.value, false)
-                && !self.values.is_of_module(new.value, true)
-            {
+            if class == Class::Unknown && self.is_of_threads(&old, new.value) {
                 class = Class::Threads;
             }
             let pushed = (new.address, old.value, new.value);

@@ -18,10 +18,11 @@ use std::io::Read;
 
 use anyhow::Result;
 
+use super::accesses::is_awaited;
 use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
 use super::places::{Image, Meaning, Module, Size};
-use super::record::{Access, Event, Kind, System};
+use super::record::{Access, Event, Kind, Opens, System};
 use super::regions::{Scribbled, What};
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
@@ -287,6 +288,18 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.alone(&item, true);
                 return Ok(true);
             }
+            // The input has stored it before, where inserted code had used the same memory: see `extra`.
+            (Item::Access(from), Item::Access(to))
+                if self.values.module.instrumented
+                    && !to.load
+                    && from.value != to.value
+                    && is_awaited(&self.waiting, to) =>
+            {
+                let write = *to;
+                self.new.take(&self.values.module)?;
+                self.extra(write);
+                return Ok(true);
+            }
             (Item::Access(from), Item::Access(to))
                 if (from.size, from.load) == (to.size, to.load)
                     && (self.values.same_place(from.address, to.address)
@@ -334,6 +347,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 if !self.event(&from, &to) {
                     return Ok(false);
                 }
+            }
+            (Item::System(from), Item::System(to))
+                if [from.opens, to.opens].contains(&Opens::Module) =>
+            {
+                self.outcome.opens_itself = true;
+                return Ok(false);
             }
             (Item::System(from), Item::System(to)) if from.number == to.number => {
                 let (from, to) = (*from, *to);
@@ -419,12 +438,19 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     self.lists.remove(&call.arguments[0]);
                 }
             }
-            Call::Other if a == b && !is_error(a) && call.is_some_and(|call| call.maps) => {
+            Call::Other
+                if a == b
+                    && !is_error(a)
+                    && call.is_some_and(|call| call.opens == Opens::Mappings) =>
+            {
                 self.lists.insert(a);
             }
             kind if a != b => {
                 let class = match kind {
-                    Call::Read if of_list => Class::Mappings,
+                    Call::Read if of_list => {
+                        self.values.lengths.insert((a, b));
+                        Class::Mappings
+                    }
                     _ => self.values.explain(a, b, 8),
                 };
                 self.outcome.find(&self.values, class, (a, b), || {

@@ -370,7 +370,7 @@ fn differ(options: &Options) -> Result<Done> {
     let records = (old.records()?, new.records()?);
     let deadline = Deadline::new(options.seconds, [old.group(), new.group()]);
     let outcome = Comparison::new(records.0, records.1, module, machine, limits).run()?;
-    let stop = outcome.limited || outcome.parted.is_some();
+    let stop = outcome.limited || outcome.opens_itself || outcome.parted.is_some();
     let ends = (old.end(stop)?, new.end(stop)?);
     deadline.keep()?;
     Ok(Done {

@@ -54,6 +54,8 @@ pub struct Image {
     pub sections: Vec<Section>,
     /// Functions: start, size, name; ascending.
     pub functions: Vec<(u64, u64, String)>,
+    /// Where unwind entries begin, by their search table: functions without a symbol are there too.
+    pub starts: HashSet<u64>,
     /// First address of the first segment, rounded down to a page.
     pub low: u64,
     /// One past the last address of the last segment.
@@ -107,9 +109,14 @@ impl Image {
             .collect();
         functions.sort();
         functions.dedup_by_key(|f| f.0);
+        let search_table = elf.sections.iter().find(|s| s.name == ".eh_frame_hdr");
         Image {
             sections,
             functions,
+            starts: search_table
+                .filter(|s| s.has_contents())
+                .map(|s| unwind_entries(s.addr, elf.section_data(s)))
+                .unwrap_or_default(),
             low: loads().map(|s| s.addr & !0xfff).min().unwrap_or(0),
             high: loads()
                 .map(|s| s.addr.saturating_add(s.mem_size))
@@ -257,6 +264,21 @@ impl Image {
     }
 }
 
+/// Where unwind entries begin, from the search table at an address, if it has the form that all linkers write.
+fn unwind_entries(address: u64, table: &[u8]) -> HashSet<u64> {
+    // Version; distance to the entries, number and pairs of distances to the table's start, of four bytes each.
+    const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+    const HEADER: usize = 12;
+    let pairs = table.get(HEADER..).filter(|_| table.starts_with(&FORM));
+    let start = |pair: &[u8]| {
+        let distance = i32::from_le_bytes([pair[0], pair[1], pair[2], pair[3]]);
+        address.wrapping_add_signed(distance.into())
+    };
+    pairs
+        .map(|pairs| pairs.chunks_exact(8).map(start).collect())
+        .unwrap_or_default()
+}
+
 /// What an address of the output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -337,8 +359,6 @@ pub struct Module {
     old_ranges: Vec<(u64, u64, usize)>,
     /// Pages of 4 KiB with entries and labels: of the input, of the output.
     pages: HashSet<(u64, u64)>,
-    /// Where nothing moved: stubs, and the functions whose first instructions a jump there has replaced.
-    stubs: HashMap<u64, u64>,
     /// (new address, meaning) to the old address.
     known: HashMap<(u64, Meaning), u64>,
 }
@@ -374,7 +394,6 @@ impl Module {
         const SEARCH_TABLE: u32 = 0x6474_e550;
         let has_table = old.segments.iter().any(|s| s.kind == SEARCH_TABLE);
         let registers = module.old.registers_frames();
-        module.find_stubs();
         module.skip(is_static && (module.aarch64 || !has_table || registers));
         Ok(module)
     }
@@ -504,42 +523,8 @@ impl Module {
                 .iter()
                 .map(|((new, _), old)| (old >> 12, new >> 12))
                 .collect(),
-            stubs: HashMap::new(),
             known,
         }
-    }
-
-    /// Looks for jumps to inserted code that the output has in place of instructions of the input. Symbols do not
-    /// say where all functions begin: compilers make some that have none.
-    pub fn find_stubs(&mut self) {
-        if !self.functions.is_empty() {
-            return;
-        }
-        let step = if self.aarch64 { 4 } else { 1 };
-        for (start, before) in &self.old.code {
-            let Some((_, after)) = self.new.code.iter().find(|c| c.0 == *start) else {
-                continue;
-            };
-            for at in (0..before.len().min(after.len())).step_by(step) {
-                if before[at..]
-                    .iter()
-                    .take(step)
-                    .eq(after[at..].iter().take(step))
-                {
-                    continue;
-                }
-                let from = start + at as u64;
-                let stub = self.new.jump(from, self.aarch64);
-                if let Some(stub) = stub.filter(|to| self.place(*to) == Place::Inserted) {
-                    self.stubs.insert(stub, from);
-                }
-            }
-        }
-    }
-
-    /// The function, of the input, whose stub begins at an address of the output.
-    pub fn function_of_stub(&self, new: u64) -> Option<u64> {
-        self.stubs.get(&new).copied()
     }
 
     /// Whether an address, which both files have, is in the procedure linkage table, or in a veneer that the linker
@@ -706,6 +691,7 @@ pub(super) mod tests {
                 (0x1000, 0x100, "f".to_owned()),
                 (0x1100, 0x100, "g".to_owned()),
             ],
+            starts: HashSet::new(),
             low: 0x1000,
             high: 0x2100,
             table: (0, 0),
@@ -807,25 +793,15 @@ pub(super) mod tests {
         }
     }
 
-    /// Compilers make functions that no symbol names.
     #[test]
-    fn a_stub_is_where_a_jump_in_place_of_instructions_leads() {
-        let mut module = module(true);
-        module.functions.clear();
-        module.new_ranges.clear();
-        module.old.code = vec![(0x1000, vec![0x90; 0x200])];
-        module.new.code = module.old.code.clone();
-        // At 0x1030 to 0x3200, which was put in; at 0x1060 to 0x1050.
-        module.new.code[0].1[0x30..0x35].copy_from_slice(&[0xe9, 0xcb, 0x21, 0, 0]);
-        module.new.code[0].1[0x60..0x62].copy_from_slice(&[0xeb, 0xee]);
-        module.find_stubs();
-        assert_eq!(module.function_of_stub(0x3200), Some(0x1030));
-        assert_eq!(module.function_of_stub(0x1050), None);
-        // The input has jumped there too.
-        module.stubs.clear();
-        module.old.code = module.new.code.clone();
-        module.find_stubs();
-        assert_eq!(module.function_of_stub(0x3200), None);
+    fn unwind_entries_are_found_by_their_search_table() {
+        let mut table = vec![1, 0x1b, 0x03, 0x3b, 0, 0, 0, 0, 1, 0, 0, 0];
+        table.extend((-0x1000i32).to_le_bytes());
+        table.extend([0; 4]);
+        assert_eq!(unwind_entries(0x3000, &table), HashSet::from([0x2000]));
+        table[3] = 0x1b;
+        assert!(unwind_entries(0x3000, &table).is_empty());
+        assert!(unwind_entries(0x3000, &[1, 0x1b]).is_empty());
     }
 
     #[test]

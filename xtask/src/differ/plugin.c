@@ -1,7 +1,7 @@
 /* Tells what a program does to its registers and memory: a plugin for qemu-user (TCG plugin interface, version 1).
  *
  *   cc -O2 -shared -fPIC plugin.c -o plugin.so
- *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,skipped=A-Z,ready=FILE PROGRAM ARGS
+ *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,skipped=A-Z,ready=FILE,own=FILE PROGRAM ARGS
  *
  * It writes records of 64-bit words in the machine's order. The first word of each is: kind (low 8 bits), number of words that follow (next 16),
  * a value (high 32).
@@ -11,7 +11,7 @@
  *   2 module   0                   where the module's first segment is mapped
  *   3 event    how control came    address of the last instruction before, address behind that, address of the next, registers
  *   4 write    bytes, 1 to 8 (*)   address of the instruction, address of the memory, value
- *   5 system   number              address behind the instruction, six arguments, 1 if it opens /proc/self/maps
+ *   5 system   number              address behind the instruction, six arguments, and what it opens: 1 for /proc/self/maps, 2 for the module's file
  *   6 result   number              result
  *   7 thread   0                   (a second thread began)
  *   8 end      0
@@ -100,7 +100,7 @@ struct block {
 };
 
 static bool is_aarch64, active, with_loads;
-static const char *ready;
+static const char *ready, *module_file;
 static unsigned long module_inode, module_major, module_minor;
 static uint64_t module_low, module_high;
 enum { PARTS = 4096 };
@@ -362,17 +362,23 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   }
 }
 
-/* The list says more of the output, which has more segments. Strings at an address that is not mapped are not opened either. */
-static bool opens_maps(int64_t number, uint64_t a, uint64_t b) {
-  bool at = number == (is_aarch64 ? 56 : 257);
-  if (!at && (is_aarch64 || number != 2)) return false;
-  static const char name[] = "/proc/self/maps";
-  const char *path = (const char *)(at ? b : a);
+/* A string that is not mapped names nothing. */
+static bool is_string(const char *at, const char *name) {
+  size_t size = strlen(name) + 1;
   int probe[2];
   if (pipe(probe)) return false;
-  bool same = write(probe[1], path, sizeof name) == sizeof name && !memcmp(path, name, sizeof name);
+  bool same = write(probe[1], at, size) == (ssize_t)size && !memcmp(at, name, size);
   close(probe[0]), close(probe[1]);
   return same;
+}
+
+/* 1: the list of mappings, which says more of the output, as that has more segments; 2: the module's own file. */
+static int opens(int64_t number, uint64_t a, uint64_t b) {
+  bool at = number == (is_aarch64 ? 56 : 257);
+  if (!module_low || (!at && (is_aarch64 || number != 2))) return 0;
+  const char *path = (const char *)(at ? b : a);
+  if (is_string(path, "/proc/self/maps")) return 1;
+  return is_string(path, "/proc/self/exe") || (module_file && is_string(path, module_file)) ? 2 : 0;
 }
 
 static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h) {
@@ -381,7 +387,7 @@ static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint6
   uint64_t *to = record(SYSTEM, number, 8);
   to[0] = before ? before->end : 0;
   to[1] = a, to[2] = b, to[3] = c, to[4] = d, to[5] = e, to[6] = f;
-  to[7] = opens_maps(number, a, b);
+  to[7] = opens(number, a, b);
 }
 
 static void system_result(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {
@@ -413,6 +419,7 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
       close(tail);
     }
     if (!strncmp(argv[i], "ready=", 6)) ready = strdup(argv[i] + 6);
+    if (!strncmp(argv[i], "own=", 4)) module_file = strdup(argv[i] + 4);
     sscanf(argv[i], "module=%lx:%lx:%lu", &module_major, &module_minor, &module_inode);
     unsigned long a, z;
     if (sscanf(argv[i], "inserted=%lx-%lx", &a, &z) == 2) add_part(&inserted, a, z);

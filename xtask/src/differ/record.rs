@@ -59,6 +59,17 @@ pub struct Access {
     pub atomic: bool,
 }
 
+/// Which file a system call opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// None, or another.
+    Other,
+    /// The system's list of the process's mappings.
+    Mappings,
+    /// The file that is compared.
+    Module,
+}
+
 /// A system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
@@ -68,8 +79,8 @@ pub struct System {
     pub pc: u64,
     /// Its arguments.
     pub arguments: [u64; 6],
-    /// It opens the system's list of the process's mappings.
-    pub maps: bool,
+    /// What it opens, if that is of interest.
+    pub opens: Opens,
 }
 
 /// What the plugin tells.
@@ -205,7 +216,11 @@ impl<R: Read> Records<R> {
                 number: value,
                 pc: words(0),
                 arguments: std::array::from_fn(|i| words(1 + i)),
-                maps: words(7) == 1,
+                opens: match words(7) {
+                    1 => Opens::Mappings,
+                    2 => Opens::Module,
+                    _ => Opens::Other,
+                },
             }),
             (6, 1) => Record::Result(value, words(0)),
             (7, 0) => Record::Thread,

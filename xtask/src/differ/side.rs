@@ -13,6 +13,7 @@
 //!   jumps to; loads from the table of addresses are left out, as that says what was loaded.
 //! * What routines that are not looked into leave on the stack is remembered: who reads it later reads garbage.
 
+use std::collections::VecDeque;
 use std::io::Read;
 
 use anyhow::Result;
@@ -113,6 +114,12 @@ pub struct Side<R> {
     threads: bool,
     /// In a stub: the event that led there, which has been told.
     in_stub: Option<Box<Event>>,
+    /// A call in a stub, of the program's or of a routine: where it leads to will say so.
+    calling: Option<Box<Event>>,
+    /// What has been read since.
+    held: VecDeque<Item>,
+    /// What has been read and is not told yet.
+    ready: VecDeque<Item>,
     /// A call of a stub of the procedure linkage table.
     linking: Option<Box<Event>>,
     /// What was written below the stack pointer in parts that are not looked into: addresses and sizes.
@@ -138,6 +145,9 @@ impl<R: Read> Side<R> {
             sp: 0,
             threads: false,
             in_stub: None,
+            calling: None,
+            held: VecDeque::new(),
+            ready: VecDeque::new(),
             linking: None,
             garbage: Vec::new(),
         }
@@ -153,13 +163,6 @@ impl<R: Read> Side<R> {
             && self
                 .base
                 .is_some_and(|base| module.place(address.wrapping_sub(base)) == Place::Inserted)
-    }
-
-    /// Whether a stub begins at an address that the jump at a function's entry leads to.
-    fn is_stub(&self, module: &Module, address: u64) -> bool {
-        let base = self.base.unwrap_or(0);
-        let function = module.function_of_stub(address.wrapping_sub(base));
-        self.second && function.is_some()
     }
 
     /// In the program headers, of the program or of the module, of which the runs have different numbers: who goes
@@ -295,6 +298,26 @@ impl<R: Read> Side<R> {
 
     fn read(&mut self, module: &Module) -> Result<Item> {
         loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Ok(item);
+            }
+            let item = self.read_next(module)?;
+            if matches!(item, Item::End(_)) {
+                self.calling = None;
+                self.ready.append(&mut self.held);
+            }
+            let waits = self.calling.is_some();
+            let queue = if waits {
+                &mut self.held
+            } else {
+                &mut self.ready
+            };
+            queue.push_back(item);
+        }
+    }
+
+    fn read_next(&mut self, module: &Module) -> Result<Item> {
+        loop {
             let Some(record) = self.records.next()? else {
                 return Ok(Item::End(self.last_was_exit));
             };
@@ -364,6 +387,14 @@ impl<R: Read> Side<R> {
         if led_into_routine || self.sp == 0 {
             self.sp = event.registers[self.machine.sp()];
         }
+        if !self.is_inserted(module, event.to)
+            && let Some(call) = self.calling.take()
+        {
+            // What was called goes on in the program: so it was the program's call.
+            self.in_stub = Some(call.clone());
+            self.ready.push_back(Item::Event(call));
+            self.ready.append(&mut self.held);
+        }
         let event = match (
             self.is_inserted(module, event.last),
             self.is_inserted(module, event.to),
@@ -378,12 +409,20 @@ impl<R: Read> Side<R> {
                 self.pending = Some(event);
                 return None;
             }
-            // A stub calls what the replaced instructions have called, and that has a stub itself.
-            (true, true) if event.kind == Kind::Call && self.is_stub(module, event.to) => {
-                self.in_stub = Some(event.clone());
-                event
+            // A stub may call what the replaced instructions have called, and that has a stub as well; or a routine.
+            (true, true) => {
+                let back = |call: &Event| event.kind == Kind::Return && event.to == call.end;
+                if self.calling.as_deref().is_some_and(back) {
+                    self.calling = None;
+                    self.ready.append(&mut self.held);
+                } else if event.kind == Kind::Call
+                    && module.functions.is_empty()
+                    && self.calling.is_none()
+                {
+                    self.calling = Some(event);
+                }
+                return None;
             }
-            (true, true) => return None,
             // Of instructions that the jump at the entry has replaced: a function may be that short.
             (true, false)
                 if self.in_stub.is_some() && matches!(event.kind, Kind::Return | Kind::Call) =>
@@ -628,19 +667,20 @@ mod tests {
     fn a_stub_may_call_a_function_by_its_stub() {
         let mut module = module(true);
         module.functions.clear();
-        module.old.code = vec![(0x1100, vec![0x90; 16])];
-        module.new.code = vec![(
-            0x1100,
-            [&[0xe9, 0x4b, 0x21, 0, 0][..], &[0x90; 11]].concat(),
-        )];
-        let call = |module: &Module| {
-            let calls = [MODULE.to_vec(), event(1, 0x3208, 0x3250)];
-            items_of(module, &calls).len()
+        let write = || vec![4 | 3 << 8 | 8 << 32, 0x3254, 0x4000, 1];
+        let call = |then: Vec<u64>| {
+            let calls = [MODULE.to_vec(), event(1, 0x3208, 0x3250), write(), then];
+            items_of(&module, &calls)
         };
-        // To a routine, which is nothing of the program's.
-        assert_eq!(call(&module), 0);
-        module.find_stubs();
-        assert_eq!(call(&module), 1);
+        // What was called goes on behind its entry.
+        let items = call(event(0, 0x3258, 0x1105));
+        assert!(
+            matches!(&items[..], [Item::Event(call), Item::Routine(..)] if call.to == 0x3250),
+            "{items:?}"
+        );
+        // A routine comes back.
+        let items = call(event(2, 0x3258, 0x320d));
+        assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
     }
 
     /// The table of a shared library is not the one that the process is given.

@@ -212,6 +212,42 @@ fn a_load_from_a_section_that_was_moved_is_compared() {
     assert!(!loads(8).is_good());
 }
 
+/// A check in front of a function calls a routine: the return address is where the function stores next.
+#[test]
+fn a_store_is_compared_with_the_one_that_comes_behind_what_inserted_code_stores() {
+    let stores = |second: u64| {
+        let (mut old, mut new) = begun();
+        old.store(0x1100, STACK - 8, 5)
+            .store(0x1104, STACK - 8, 7)
+            .event(CALL, 0x1110, 0x1100, 0);
+        new.store(0x3004, STACK - 8, BASE + 0x3009)
+            .store(0x1100, STACK - 8, second)
+            .store(0x1104, STACK - 8, 7)
+            .event(CALL, 0x1110, 0x1100, 0);
+        compare(&old, &new, true)
+    };
+    assert!(stores(5).is_good(), "{:?}", stores(5));
+    assert!(!stores(6).is_good());
+}
+
+#[test]
+fn the_program_is_compared_up_to_where_it_opens_its_own_file() {
+    const OPEN: u64 = 257;
+    let opens = |file: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 5), (&mut new, 6)] {
+            stream
+                .record(5, OPEN, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, file])
+                .record(6, OPEN, &[3])
+                .event(CALL, 0x1110, 0x1100, value);
+        }
+        compare(&old, &new, false)
+    };
+    let own = opens(2);
+    assert!(own.is_good() && own.opens_itself, "{own:?}");
+    assert!(!opens(0).is_good());
+}
+
 /// A function stores a register to have the stack pointer aligned.
 #[test]
 fn a_scratch_register_is_stored_as_code_outside_has_left_it() {
@@ -257,6 +293,31 @@ fn a_counter_of_threads_depends_on_the_others() {
     assert!(!counts(ATOMIC, false) && !counts(0, true));
 }
 
+/// In what order threads ask for memory is their own affair.
+#[test]
+fn memory_of_threads_may_be_elsewhere() {
+    let stores = |second: u64, threads: bool| {
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 0x4000_0100), (&mut new, second)] {
+            // brk, twice: where the heap is.
+            stream
+                .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                .record(6, 12, &[0x4000_0000])
+                .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                .record(6, 12, &[0x4000_2000]);
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .store(0x1108, BASE + 0x2010, value)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(stores(0x4000_0200, true));
+    assert!(!stores(0x4000_0200, false) && !stores(0x5000_0200, true));
+}
+
 #[test]
 fn the_list_of_mappings_is_longer_in_the_output() {
     const READ: u64 = 0;
@@ -279,6 +340,21 @@ fn the_list_of_mappings_is_longer_in_the_output() {
         "{list:?}"
     );
     assert!(!reads(0, 3).is_good() && !reads(1, 4).is_good());
+    // The length may be found later where it was.
+    let later = |lengths: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, length, found) in [(&mut old, 50, lengths[0]), (&mut new, 60, lengths[1])] {
+            stream
+                .record(5, OPEN, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 1])
+                .record(6, OPEN, &[3])
+                .record(5, READ, &[BASE + 0x1108, 3, 0, 0, 0, 0, 0, 0])
+                .record(6, READ, &[length])
+                .load(0x1108, STACK - 64, found)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(later([50, 60]) && !later([51, 61]));
 }
 
 #[test]

@@ -191,6 +191,8 @@ pub struct Values {
     pointers: HashSet<(u64, u64)>,
     /// Counters in front of functions, and of which.
     stubs: HashMap<u64, u64>,
+    /// How long lists of the process's mappings were.
+    pub lengths: HashSet<(u64, u64)>,
     /// The same of program headers.
     pub headers: HashSet<(u64, u64)>,
     /// The program headers of both runs: start, end.
@@ -391,6 +393,9 @@ impl Values {
         if self.numbers.contains(&(old, new)) {
             return Class::Process;
         }
+        if self.lengths.contains(&(old, new)) {
+            return Class::Mappings;
+        }
         let within = |table: (u64, u64), value| (table.0..=table.1).contains(&value);
         if self.headers.contains(&(old, new))
             || within(self.tables.0, old) && within(self.tables.1, new)
@@ -460,7 +465,7 @@ impl Values {
         };
         let module = &self.module;
         let is_start = module.old.function(o).is_some_and(|(start, _)| start == o)
-            || module.function_of_stub(n) == Some(o);
+            || module.old.starts.contains(&o);
         // The padding in front of a function may have space for it.
         const FRONT: u64 = 64;
         let is_front = n < o && o - n <= FRONT && !module.old.is_covered(n);
