@@ -20,7 +20,10 @@ use anyhow::Result;
 
 use super::machine::{Call, Machine};
 use super::places::{Module, Place};
-use super::record::{Access, Event, Kind, Record, Records, System};
+use super::record::{Access, Event, Kind, Opens, Record, Records, System};
+
+/// What is not looked into uses less than so many bytes of stack.
+const STACK: u64 = 1 << 20;
 
 /// What a run does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -340,7 +343,8 @@ impl<R: Read> Side<R> {
                 }
                 Record::Access(access) if self.skipping.is_some() => {
                     let entered = self.skipping.as_ref().map_or(0, |skipping| skipping.0);
-                    if self.second && !access.load && access.address < entered {
+                    let is_below = entered.wrapping_sub(access.address) <= STACK;
+                    if self.second && !access.load && is_below {
                         self.garbage.push((access.address, access.size));
                     }
                 }
@@ -357,7 +361,8 @@ impl<R: Read> Side<R> {
                         self.own_call = Some((kind == Call::Map).then_some(call.arguments[1]));
                         continue;
                     }
-                    if self.skipping.is_none() {
+                    // What is not looked into may call back.
+                    if self.skipping.is_none() || call.opens == Opens::Module {
                         return Ok(Item::System(call));
                     }
                 }
@@ -681,6 +686,21 @@ mod tests {
         // A routine comes back.
         let items = call(event(2, 0x3258, 0x320d));
         assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
+    }
+
+    /// What is not looked into may call the program back, which writes to its data.
+    #[test]
+    fn only_stack_is_garbage_behind_what_is_not_looked_into() {
+        let mut module = module(false);
+        module.skipped.push((0x1100, 0x1200, None));
+        let mut called = event(1, 0x1008, 0x1100);
+        called[4 + 4] = 0x7000_0000;
+        let write = |address| vec![4 | 3 << 8 | 8 << 32, 0x1110, address, 1];
+        let records = [MODULE.to_vec(), called, write(0x6fff_ff00), write(0x2010)].concat();
+        let bytes: Vec<u8> = records.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut side = Side::new(&bytes[..], true, Machine::X86, &module);
+        while !matches!(side.take(&module).unwrap(), Item::End(_)) {}
+        assert_eq!(side.garbage, [(0x6fff_ff00, 8)]);
     }
 
     /// The table of a shared library is not the one that the process is given.

@@ -357,6 +357,30 @@ fn the_list_of_mappings_is_longer_in_the_output() {
     assert!(later([50, 60]) && !later([51, 61]));
 }
 
+/// Where nothing moved, a stub stores a pointer that leads to a stub.
+#[test]
+fn what_a_stub_stores_in_place_of_a_function_may_be_a_pointer_to_a_stub() {
+    let stores = |pointer: u64| {
+        let (mut old, mut new) = (Stream::new(), Stream::new());
+        old.event(CALL, 0x9_0000, 0x1100, BASE + 0x1100)
+            .store(0x1100, STACK - 8, BASE + 0x1100)
+            .event(CALL, 0x1110, 0x9_0000, 0);
+        new.event(CALL, 0x9_0000, 0x3200, BASE + 0x3200)
+            .store(0x3204, STACK - 8, BASE + pointer)
+            .event(OTHER, 0x3208, 0x1105, 0)
+            .event(CALL, 0x1110, 0x9_0000, 0);
+        let mut module = module(true);
+        module.functions.clear();
+        compare_module(
+            &old,
+            &new,
+            Module::new(module.old, module.new, vec![], true),
+        )
+    };
+    assert!(stores(0x3200).is_good(), "{:?}", stores(0x3200));
+    assert!(!stores(0x3210).is_good());
+}
+
 #[test]
 fn what_stays_in_a_register_is_counted_once() {
     let (mut old, mut new) = begun();

@@ -478,7 +478,10 @@ impl Values {
     /// Whether the difference of two values that a register held before a routine is intended: after
     /// a routine that was put in, a register may hold that routine's address.
     pub fn is_known(&self, old: u64, new: u64) -> bool {
-        self.detours.contains(&(old, new)) || self.address(old, new).is_known_code()
+        let pair = (old, new);
+        self.detours.contains(&pair)
+            || self.pointers.contains(&pair)
+            || self.address(old, new).is_known_code()
     }
 
     /// Whether both are the same address of code: of a function, a label, what counts in front of a function.
