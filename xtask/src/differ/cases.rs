@@ -5,10 +5,10 @@
 //! [`STATES`] are compared. What is printed: a line for each comparison that is not good, then how often each
 //! class of differences was found.
 //!
-//! Four things can keep a comparison from saying anything, and are counted apart: the output cannot be made
-//! (of a program that does not end by itself there is no profile), the program enters the module nowhere in
-//! its own process, there are threads whose order decides, and the limit of time was reached. Only the last
-//! makes the job fail.
+//! Some things can keep a comparison from saying anything, or anything more, and are counted apart: the output
+//! cannot be made (of a program that does not end by itself there is no profile), the program enters the module
+//! nowhere in its own process, there are threads whose order decides, it opens its own file, it runs for longer than
+//! [`EVENTS`], and the limit of time was reached. Only the last makes the job fail.
 //!
 //! A comparison runs in three processes, of which mostly one works. All comparisons of all kinds take more
 //! than an hour of one processor, so several programs can be compared at a time (`--jobs`), and a run for
@@ -87,6 +87,10 @@ enum Verdict {
     Same,
     /// The runs part, and there are threads.
     Threads,
+    /// The program opens its own file.
+    OwnFile,
+    /// There were more events than are compared.
+    Limited,
     /// The module is not entered.
     NotEntered,
     /// The output cannot be made.
@@ -103,6 +107,8 @@ impl Verdict {
             Verdict::Explained => "every difference is explained",
             Verdict::Same => "nothing differs",
             Verdict::Threads => "threads: compared up to where their order decides",
+            Verdict::OwnFile => "compared up to where the program opens its own file",
+            Verdict::Limited => "compared up to the limit of events",
             Verdict::NotEntered => "the module is not entered",
             Verdict::NotMade => "no output is made",
             Verdict::Late => "not compared to the end: the limit of time was reached",
@@ -261,6 +267,9 @@ impl All<'_> {
     }
 }
 
+/// So many events of a program are compared: what it does then it has done before.
+const EVENTS: u64 = 2_000_000;
+
 /// The options that compare one output of a case.
 fn of_case(
     all: &Options,
@@ -296,6 +305,7 @@ fn of_case(
         stdin: None,
         keep: None,
         cases: false,
+        limit: all.limit.min(EVENTS),
         ..all.clone()
     }
 }
@@ -317,7 +327,11 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
     let mut text = String::new();
     let outcome = &done.outcome;
     let verdict = if done.is_good() {
-        if outcome.classes.is_empty() {
+        if outcome.opens_itself {
+            Verdict::OwnFile
+        } else if outcome.limited {
+            Verdict::Limited
+        } else if outcome.classes.is_empty() {
             Verdict::Same
         } else {
             Verdict::Explained

@@ -22,7 +22,7 @@
  *
  * Events are calls (1), returns (2), indirect jumps (3) and others (4: signals, the start), out of the module, into it, or inside. "inserted" are parts of
  * the module, as hexadecimal distances from its start, end exclusive; control that leaves them in any way is an event, kind 4 if by a direct jump.
- * "skipped" are parts of which coming into them is an event of kind 4 too. Loads are told of with "loads=1".
+ * "skipped" are parts of which coming into them is an event of kind 4 too; of their loads nothing is told. Other loads are told of with "loads=1".
  * When the module is found, the file "ready" is made. Only the first thread is told of, and no child of fork.
  *
  * Registers. Version 1 of the interface cannot read them. But generated code keeps a pointer to the processor's state in a host register that
@@ -356,7 +356,9 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
     if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
     if (insn == last && (block->kind == CALL || block->kind == JUMP)) what |= TARGET;
-    bool atomic = is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn)), loads = with_loads && !atomic;
+    bool atomic = is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+    /* Nobody asks what is loaded where nobody looks. */
+    bool loads = with_loads && !atomic && !block->skipped;
     if (atomic) what |= ATOMIC;
     qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, loads ? LOADS | WRITES : WRITES, (void *)what);
   }
