@@ -27,6 +27,7 @@ use super::outcome::Outcome;
 use super::values::Class;
 use super::{Options, Preset, build_postlink, differ, emulator};
 use crate::digests::cases::build;
+use crate::digests::cases::directives::Case;
 use crate::digests::inputs::{self, Wanted};
 
 /// How an output is made.
@@ -171,6 +172,13 @@ pub(super) fn run(options: &Options) -> Result<bool> {
     };
     let filter = options.program.as_deref().map(Path::to_string_lossy);
     let mut wanted = inputs::select(options.all, options.quick, filter.as_deref())?;
+    wanted.retain(|wanted| match emulators_lack(&wanted.case) {
+        None => true,
+        Some(reason) => {
+            eprintln!("SKIPPED: {}: {reason}", wanted.name);
+            false
+        }
+    });
     if let Some((number, parts)) = options.only {
         // Neighbours are kinds of one case, and take alike.
         wanted = wanted.into_iter().skip(number - 1).step_by(parts).collect();
@@ -270,6 +278,12 @@ impl All<'_> {
 /// So many events of a program are compared: what it does then it has done before.
 const EVENTS: u64 = 2_000_000;
 
+/// What the emulator cannot do of a case. On this machine the tests run it without one.
+fn emulators_lack(case: &Case) -> Option<&str> {
+    let mut reasons = case.not.iter().map(|(_, reason)| reason.as_str());
+    reasons.find(|reason| reason.starts_with("the emulator cannot"))
+}
+
 /// The options that compare one output of a case.
 fn of_case(
     all: &Options,
@@ -352,7 +366,25 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
 
 #[cfg(test)]
 mod tests {
-    use super::part;
+    use super::{emulators_lack, part};
+    use crate::digests::cases::directives::Case;
+
+    #[test]
+    fn a_case_that_the_emulator_cannot_run_is_left_out() {
+        let lack = |line: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let source = folder.path().join("case.c");
+            std::fs::write(&source, format!("//# about: forks\n{line}\n")).unwrap();
+            let case = Case::read(&source).unwrap();
+            emulators_lack(&case).map(str::to_owned)
+        };
+        let forks = lack("//# not aarch64: the emulator cannot fork while threads run");
+        assert!(forks.is_some_and(|reason| reason.ends_with("while threads run")));
+        assert_eq!(lack("//# not static: it needs a shared library"), None);
+        // That does not keep this machine's from running.
+        let name = "//# not aarch64: the emulator is what /proc calls the program";
+        assert_eq!(lack(name), None);
+    }
 
     #[test]
     fn a_part_is_a_number_of_a_number() {
