@@ -494,3 +494,33 @@ fn landing_pads_stay_first_where_pages_are_guarded() {
         }
     }
 }
+
+/// The stubs in which calls are counted are reached by direct branches.
+#[test]
+fn calls_of_programs_with_more_code_than_branches_reach_are_not_counted() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let source = include_str!("../../../tests/cases/aarch64_far_text.c");
+    let command = "aarch64-linux-gnu-gcc -O2 -Wl,-q -o p p.c";
+    let folder = Folder::built(&[("p.c", source)], command);
+    folder.postlink(&[
+        "instrument",
+        "--mode",
+        "function-coverage",
+        "p",
+        "-o",
+        "p.inst",
+    ]);
+    for mode in ["call-graph", "call-edges"] {
+        let arguments = ["instrument", "--mode", mode, "p", "-o", "q"];
+        let refused = folder.run(env!("CARGO_BIN_EXE_postlink"), &arguments);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        let why =
+            "counting calls needs stubs that direct branches of all code reach, which are 128 MiB";
+        assert!(
+            !refused.status.success() && text.contains(why),
+            "{mode}: {text}"
+        );
+    }
+}

@@ -12,6 +12,13 @@ use super::values::Class;
 /// Inserted code uses less than so many bytes of stack.
 const STACK: u64 = 1 << 16;
 
+/// Whether the last store at a place, of those that differ, had this value in the first run.
+pub(super) fn is_awaited(waiting: &[Waiting], write: &Access) -> bool {
+    let same = |w: &&Waiting| w.new.address == write.address && w.new.size == write.size;
+    let last = waiting.iter().rev().find(same);
+    last.is_some_and(|w| !w.old.load && w.old.value == write.value)
+}
+
 impl<A: Read, B: Read> Comparison<A, B> {
     /// A store by a routine that was put in.
     pub(super) fn routine(&mut self, write: Access, sp: u64) {
@@ -86,6 +93,30 @@ impl<A: Read, B: Read> Comparison<A, B> {
         function.is_some_and(|(start, _)| link - start < LONG)
     }
 
+    /// Whether a stored value depends on what other threads do: on how often they have changed a counter, or on what
+    /// memory they have asked for.
+    fn is_of_threads(&self, old: &Access, new: u64) -> bool {
+        let is_counter = || {
+            let values = &self.values;
+            old.atomic && !values.is_of_module(old.value, false) && !values.is_of_module(new, true)
+        };
+        let is_allocated = |value, second| {
+            let what = self.values.regions.what(value, second);
+            matches!(what, Some((What::Heap | What::Mapping(_), _)))
+        };
+        self.outcome.threads
+            && !old.load
+            && (is_counter() || is_allocated(old.value, false) && is_allocated(new, true))
+    }
+
+    /// Whether a function stores at its beginning, to have the stack pointer aligned, what a scratch register held
+    /// when it was entered and what was judged then.
+    fn is_pushed_scratch(&self, old: &Access, new: u64) -> bool {
+        let pair = Some((old.value, new));
+        let is_it = |i: usize| self.machine.is_scratch(i) && self.shown[i] == pair;
+        !old.load && self.is_prologue(old.pc) && (0..self.machine.registers()).any(is_it)
+    }
+
     /// Judges what was written since the last event.
     pub(super) fn settle(&mut self, event: Option<&Event>) {
         for Waiting { old, new } in std::mem::take(&mut self.waiting) {
@@ -110,6 +141,18 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             // A function with variable arguments stores all registers that could hold some.
             if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+                class = Class::LeftOutside;
+            }
+            if class == Class::Unknown && self.is_of_threads(&old, new.value) {
+                class = Class::Threads;
+            }
+            let pushed = (new.address, old.value, new.value);
+            if class == Class::Unknown && self.is_pushed_scratch(&old, new.value) {
+                self.pushed.insert(pushed);
+                class = Class::LeftOutside;
+            }
+            // At its end it takes that off again.
+            if class == Class::Unknown && old.load && self.pushed.contains(&pushed) {
                 class = Class::LeftOutside;
             }
             self.outcome

@@ -5,10 +5,10 @@
 //! [`STATES`] are compared. What is printed: a line for each comparison that is not good, then how often each
 //! class of differences was found.
 //!
-//! Four things can keep a comparison from saying anything, and are counted apart: the output cannot be made
-//! (of a program that does not end by itself there is no profile), the program enters the module nowhere in
-//! its own process, there are threads whose order decides, and the limit of time was reached. Only the last
-//! makes the job fail.
+//! Some things can keep a comparison from saying anything, or anything more, and are counted apart: the output
+//! cannot be made (of a program that does not end by itself there is no profile), the program enters the module
+//! nowhere in its own process, there are threads whose order decides, it opens its own file, it runs for longer than
+//! [`EVENTS`], and the limit of time was reached. Only the last makes the job fail.
 //!
 //! A comparison runs in three processes, of which mostly one works. All comparisons of all kinds take more
 //! than an hour of one processor, so several programs can be compared at a time (`--jobs`), and a run for
@@ -27,6 +27,7 @@ use super::outcome::Outcome;
 use super::values::Class;
 use super::{Options, Preset, build_postlink, differ, emulator};
 use crate::digests::cases::build;
+use crate::digests::cases::directives::Case;
 use crate::digests::inputs::{self, Wanted};
 
 /// How an output is made.
@@ -87,6 +88,10 @@ enum Verdict {
     Same,
     /// The runs part, and there are threads.
     Threads,
+    /// The program opens its own file.
+    OwnFile,
+    /// There were more events than are compared.
+    Limited,
     /// The module is not entered.
     NotEntered,
     /// The output cannot be made.
@@ -103,6 +108,8 @@ impl Verdict {
             Verdict::Explained => "every difference is explained",
             Verdict::Same => "nothing differs",
             Verdict::Threads => "threads: compared up to where their order decides",
+            Verdict::OwnFile => "compared up to where the program opens its own file",
+            Verdict::Limited => "compared up to the limit of events",
             Verdict::NotEntered => "the module is not entered",
             Verdict::NotMade => "no output is made",
             Verdict::Late => "not compared to the end: the limit of time was reached",
@@ -165,6 +172,13 @@ pub(super) fn run(options: &Options) -> Result<bool> {
     };
     let filter = options.program.as_deref().map(Path::to_string_lossy);
     let mut wanted = inputs::select(options.all, options.quick, filter.as_deref())?;
+    wanted.retain(|wanted| match emulators_lack(&wanted.case) {
+        None => true,
+        Some(reason) => {
+            eprintln!("SKIPPED: {}: {reason}", wanted.name);
+            false
+        }
+    });
     if let Some((number, parts)) = options.only {
         // Neighbours are kinds of one case, and take alike.
         wanted = wanted.into_iter().skip(number - 1).step_by(parts).collect();
@@ -261,6 +275,15 @@ impl All<'_> {
     }
 }
 
+/// So many events of a program are compared: what it does then it has done before.
+const EVENTS: u64 = 2_000_000;
+
+/// What the emulator cannot do of a case. On this machine the tests run it without one.
+fn emulators_lack(case: &Case) -> Option<&str> {
+    let mut reasons = case.not.iter().map(|(_, reason)| reason.as_str());
+    reasons.find(|reason| reason.starts_with("the emulator cannot"))
+}
+
 /// The options that compare one output of a case.
 fn of_case(
     all: &Options,
@@ -296,6 +319,7 @@ fn of_case(
         stdin: None,
         keep: None,
         cases: false,
+        limit: all.limit.min(EVENTS),
         ..all.clone()
     }
 }
@@ -317,7 +341,11 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
     let mut text = String::new();
     let outcome = &done.outcome;
     let verdict = if done.is_good() {
-        if outcome.classes.is_empty() {
+        if outcome.opens_itself {
+            Verdict::OwnFile
+        } else if outcome.limited {
+            Verdict::Limited
+        } else if outcome.classes.is_empty() {
             Verdict::Same
         } else {
             Verdict::Explained
@@ -338,7 +366,25 @@ fn judge(name: &str, state: &State, options: &Options) -> (Verdict, Option<Outco
 
 #[cfg(test)]
 mod tests {
-    use super::part;
+    use super::{emulators_lack, part};
+    use crate::digests::cases::directives::Case;
+
+    #[test]
+    fn a_case_that_the_emulator_cannot_run_is_left_out() {
+        let lack = |line: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let source = folder.path().join("case.c");
+            std::fs::write(&source, format!("//# about: forks\n{line}\n")).unwrap();
+            let case = Case::read(&source).unwrap();
+            emulators_lack(&case).map(str::to_owned)
+        };
+        let forks = lack("//# not aarch64: the emulator cannot fork while threads run");
+        assert!(forks.is_some_and(|reason| reason.ends_with("while threads run")));
+        assert_eq!(lack("//# not static: it needs a shared library"), None);
+        // That does not keep this machine's from running.
+        let name = "//# not aarch64: the emulator is what /proc calls the program";
+        assert_eq!(lack(name), None);
+    }
 
     #[test]
     fn a_part_is_a_number_of_a_number() {

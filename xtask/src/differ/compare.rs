@@ -18,10 +18,11 @@ use std::io::Read;
 
 use anyhow::Result;
 
+use super::accesses::is_awaited;
 use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
 use super::places::{Image, Meaning, Module, Size};
-use super::record::{Access, Event, Kind};
+use super::record::{Access, Event, Kind, Opens, System};
 use super::regions::{Scribbled, What};
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
@@ -69,11 +70,15 @@ pub struct Comparison<A, B> {
     pub(super) scribbled: Scribbled,
     /// Pairs of values that were there.
     pub(super) garbage: HashSet<(u64, u64)>,
+    /// What of that functions have stored to have the stack pointer aligned: address in the second run, and the pair.
+    pub(super) pushed: HashSet<(u64, u64, u64)>,
     /// The pair that differs in each register, judged already.
     pub(super) shown: [Option<(u64, u64)>; 32],
     /// The stack pointer of the second run at the last event.
     pub(super) sp: u64,
-    pub(super) call: Option<(u32, u64)>,
+    pub(super) call: Option<System>,
+    /// Open files from which the list of mappings is read.
+    pub(super) lists: HashSet<u64>,
     pub(super) lanes: [Lane; 2],
     /// The function that is not looked into and was entered last. It may leave by a jump to another.
     pub(super) left_out: u64,
@@ -114,9 +119,11 @@ impl<A: Read, B: Read> Comparison<A, B> {
             by_stub: Vec::new(),
             scribbled: Scribbled::default(),
             garbage: HashSet::new(),
+            pushed: HashSet::new(),
             shown: [None; 32],
             sp: 0,
             call: None,
+            lists: HashSet::new(),
             lanes: Default::default(),
             left_out: 0,
             allocating: None,
@@ -199,6 +206,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
         for ((a, length), (b, _)) in mapped.into_iter().zip(mapped_new) {
             regions.add_mapping(a, b, length);
         }
+        let processes = old.processes.into_iter().zip(new.processes);
+        self.values
+            .numbers
+            .extend(processes.filter(|(a, b)| a != b));
         for (a, b) in old.breaks.into_iter().zip(new.breaks) {
             regions.add_break(a, b);
         }
@@ -225,7 +236,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
         match (a, b) {
             // A stub does what the jump at an entry has replaced.
             (Item::Access(from), Item::Routine(to, _))
-                if (from.address, from.size, from.load) == (to.address, to.size, to.load)
+                if (from.size, from.load) == (to.size, to.load)
+                    && self.values.same_place(from.address, to.address)
                     && (from.value == to.value || self.values.is_known(from.value, to.value)) =>
             {
                 self.by_stub.push(*to);
@@ -234,7 +246,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
             (Item::Access(from), Item::Routine(to, _))
                 if !from.load
                     && !to.load
-                    && (from.address, from.size) == (to.address, to.size)
+                    && from.size == to.size
+                    && self.values.same_place(from.address, to.address)
                     && self.values.is_return_to_stub(from.value, to.value) =>
             {
                 let pair = (from.value, to.value);
@@ -275,10 +288,24 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.alone(&item, true);
                 return Ok(true);
             }
+            // The input has stored it before, where inserted code had used the same memory: see `extra`.
+            (Item::Access(from), Item::Access(to))
+                if self.values.module.instrumented
+                    && !to.load
+                    && from.value != to.value
+                    && is_awaited(&self.waiting, to) =>
+            {
+                let write = *to;
+                self.new.take(&self.values.module)?;
+                self.extra(write);
+                return Ok(true);
+            }
             (Item::Access(from), Item::Access(to))
                 if (from.size, from.load) == (to.size, to.load)
                     && (self.values.same_place(from.address, to.address)
-                        || from.load && self.values.is_code(from.address, to.address)) =>
+                        || from.load
+                            && (self.values.is_code(from.address, to.address)
+                                || self.values.is_moved_section(from.address, to.address))) =>
             {
                 let (from, to) = (*from, *to);
                 if from.load {
@@ -321,10 +348,16 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     return Ok(false);
                 }
             }
+            (Item::System(from), Item::System(to))
+                if [from.opens, to.opens].contains(&Opens::Module) =>
+            {
+                self.outcome.opens_itself = true;
+                return Ok(false);
+            }
             (Item::System(from), Item::System(to)) if from.number == to.number => {
                 let (from, to) = (*from, *to);
                 self.outcome.systems += 1;
-                self.call = Some((from.number, from.arguments[1]));
+                self.call = Some(from);
                 let process = matches!(
                     self.machine.system(from.number),
                     Call::Process | Call::Break
@@ -385,10 +418,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     fn result(&mut self, number: u32, a: u64, b: u64) {
-        let length = match self.call.take() {
-            Some((called, length)) if called == number => length,
-            _ => 0,
-        };
+        let call = self.call.take().filter(|call| call.number == number);
+        let length = call.map_or(0, |call| call.arguments[1]);
+        let of_list = call.is_some_and(|call| self.lists.contains(&call.arguments[0]));
         let is_error = |value: u64| value > u64::MAX - 4096;
         match self.machine.system(number) {
             Call::Map if !is_error(a) && !is_error(b) => {
@@ -401,8 +433,26 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     format!("result of system call {number}")
                 });
             }
-            _ if a != b => {
-                let class = self.values.explain(a, b, 8);
+            Call::Close => {
+                if let Some(call) = call {
+                    self.lists.remove(&call.arguments[0]);
+                }
+            }
+            Call::Other
+                if a == b
+                    && !is_error(a)
+                    && call.is_some_and(|call| call.opens == Opens::Mappings) =>
+            {
+                self.lists.insert(a);
+            }
+            kind if a != b => {
+                let class = match kind {
+                    Call::Read if of_list => {
+                        self.values.lengths.insert((a, b));
+                        Class::Mappings
+                    }
+                    _ => self.values.explain(a, b, 8),
+                };
                 self.outcome.find(&self.values, class, (a, b), || {
                     format!("result of system call {number}")
                 });
@@ -560,6 +610,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else {
                     class
                 };
+            }
+            if matches!(class, Class::Unknown | Class::Inside) && self.values.is_compared(a, b) {
+                class = Class::Compared;
             }
             // In a static program, what system calls gave is in registers, and that may depend on other threads.
             if class == Class::Unknown

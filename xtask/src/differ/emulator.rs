@@ -159,11 +159,12 @@ impl Job<'_> {
             .arg(self.root)
             .args(["-seed", "1", "-U", "LD_PRELOAD", "-plugin"])
             .arg(format!(
-                "{},out={},tail={},ready={},module={:x}:{:x}:{}{}",
+                "{},out={},tail={},ready={},own={},module={:x}:{:x}:{}{}",
                 self.plugin.display(),
                 fifo.display(),
                 tail.display(),
                 ready.display(),
+                self.module.display(),
                 libc::major(module.dev()),
                 libc::minor(module.dev()),
                 module.ino(),

@@ -90,6 +90,8 @@ impl Machine {
             // getpid, gettid, getppid, set_tid_address, clone and its kin
             (Machine::X86, 39 | 186 | 110 | 218 | 56..=58 | 435)
             | (Machine::Aarch64, 172 | 178 | 173 | 96 | 220 | 435) => Call::Process,
+            (Machine::X86, 0 | 17) | (Machine::Aarch64, 63 | 67) => Call::Read,
+            (Machine::X86, 3) | (Machine::Aarch64, 57) => Call::Close,
             (Machine::X86, 60 | 231) | (Machine::Aarch64, 93 | 94) => Call::Exit,
             _ => Call::Other,
         }
@@ -105,6 +107,10 @@ pub enum Call {
     Break,
     /// The result is the number of a process.
     Process,
+    /// Reads from an open file.
+    Read,
+    /// Closes a file.
+    Close,
     /// Does not come back.
     Exit,
     /// Any other.

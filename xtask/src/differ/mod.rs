@@ -155,8 +155,8 @@ struct Options {
     /// Compare stores alone, not loads: twice as fast
     #[arg(long)]
     no_loads: bool,
-    /// End after so many events
-    #[arg(long, value_name = "N", default_value_t = u64::MAX)]
+    /// End after so many events [default: all; with --cases 2000000]
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     limit: u64,
     /// So many examples of each class
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -370,7 +370,7 @@ fn differ(options: &Options) -> Result<Done> {
     let records = (old.records()?, new.records()?);
     let deadline = Deadline::new(options.seconds, [old.group(), new.group()]);
     let outcome = Comparison::new(records.0, records.1, module, machine, limits).run()?;
-    let stop = outcome.limited || outcome.parted.is_some();
+    let stop = outcome.limited || outcome.opens_itself || outcome.parted.is_some();
     let ends = (old.end(stop)?, new.end(stop)?);
     deadline.keep()?;
     Ok(Done {

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub parted: Option<String>,
     /// There were more threads than one.
     pub threads: bool,
+    /// The comparison was ended where the program opens its own file.
+    pub opens_itself: bool,
     /// The comparison was ended by the limit.
     pub limited: bool,
     /// Examples of each class that are kept.
@@ -101,6 +103,9 @@ impl Outcome {
         }
         if self.limited {
             text += "ended by --limit\n";
+        }
+        if self.opens_itself {
+            text += "compared up to where the program opens its own file: both runs have that under one name\n";
         }
         for (class, found) in &self.classes {
             let mark = match (class.is_explained(), class.is_visible()) {

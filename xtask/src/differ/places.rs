@@ -54,10 +54,14 @@ pub struct Image {
     pub sections: Vec<Section>,
     /// Functions: start, size, name; ascending.
     pub functions: Vec<(u64, u64, String)>,
+    /// Where unwind entries begin, by their search table: functions without a symbol are there too.
+    pub starts: HashSet<u64>,
     /// First address of the first segment, rounded down to a page.
     pub low: u64,
     /// One past the last address of the last segment.
     pub high: u64,
+    /// The table of program headers, where it is loaded: start, bytes.
+    pub table: (u64, u64),
     /// Types of the program headers.
     pub headers: Vec<u32>,
     /// Where the segments are that they describe, of whichever type; 0 is not among them.
@@ -73,6 +77,7 @@ impl Image {
     pub fn new(elf: &Elf<'_>) -> Image {
         const WRITE: u64 = 1;
         const ALLOC: u64 = 2;
+        const HEADER: u64 = 56;
         let loads = || elf.segments.iter().filter(|s| s.kind == 1);
         let mut sections: Vec<Section> = elf
             .sections
@@ -104,14 +109,26 @@ impl Image {
             .collect();
         functions.sort();
         functions.dedup_by_key(|f| f.0);
+        let search_table = elf.sections.iter().find(|s| s.name == ".eh_frame_hdr");
         Image {
             sections,
             functions,
+            starts: search_table
+                .filter(|s| s.has_contents())
+                .map(|s| unwind_entries(s.addr, elf.section_data(s)))
+                .unwrap_or_default(),
             low: loads().map(|s| s.addr & !0xfff).min().unwrap_or(0),
             high: loads()
                 .map(|s| s.addr.saturating_add(s.mem_size))
                 .max()
                 .unwrap_or(0),
+            table: loads()
+                .find(|s| elf.phoff.wrapping_sub(s.offset) < s.file_size)
+                .map(|s| {
+                    let start = s.addr.wrapping_add(elf.phoff - s.offset);
+                    (start, elf.segments.len() as u64 * HEADER)
+                })
+                .unwrap_or_default(),
             headers: elf.segments.iter().map(|s| s.kind).collect(),
             segments: elf
                 .segments
@@ -184,31 +201,32 @@ impl Image {
             || (2..=7).any(|n| before(n).is_some_and(|b| b[0] == 0xff && b[1] >> 3 & 7 == 2))
     }
 
+    /// Where a direct jump at an address leads.
+    fn jump(&self, from: u64, aarch64: bool) -> Option<u64> {
+        let holds = |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
+        let (start, code) = self.code.iter().find(holds)?;
+        let bytes = code.get((from - start) as usize..)?;
+        let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
+        let (length, distance) = match bytes.first()? {
+            _ if aarch64 => {
+                let word = u32::from_le_bytes(word(0)?);
+                (
+                    0,
+                    (word >> 26 == 5).then_some(i64::from((word << 6) as i32 >> 4))?,
+                )
+            }
+            0xeb => (2, i64::from(*bytes.get(1)? as i8)),
+            0xe9 => (5, i64::from(i32::from_le_bytes(word(1)?))),
+            _ => return None,
+        };
+        Some(from.wrapping_add(length).wrapping_add_signed(distance))
+    }
+
     /// Where control goes from an address by direct jumps alone; the address itself if there is none.
     fn after_jumps(&self, address: u64, aarch64: bool) -> u64 {
         // Two are rare; a loop of nothing but jumps must end here too.
         const MOST: usize = 4;
-        let jump = |from: u64| -> Option<u64> {
-            let holds =
-                |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
-            let (start, code) = self.code.iter().find(holds)?;
-            let bytes = code.get((from - start) as usize..)?;
-            let word = |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
-            let (length, distance) = match bytes.first()? {
-                _ if aarch64 => {
-                    let word = u32::from_le_bytes(word(0)?);
-                    (
-                        0,
-                        (word >> 26 == 5).then_some(i64::from((word << 6) as i32 >> 4))?,
-                    )
-                }
-                0xeb => (2, i64::from(*bytes.get(1)? as i8)),
-                0xe9 => (5, i64::from(i32::from_le_bytes(word(1)?))),
-                _ => return None,
-            };
-            Some(from.wrapping_add(length).wrapping_add_signed(distance))
-        };
-        let follow = |at: u64, _| jump(at).unwrap_or(at);
+        let follow = |at: u64, _| self.jump(at, aarch64).unwrap_or(at);
         (0..MOST).fold(address, follow)
     }
 
@@ -246,6 +264,21 @@ impl Image {
     }
 }
 
+/// Where unwind entries begin, from the search table at an address, if it has the form that all linkers write.
+fn unwind_entries(address: u64, table: &[u8]) -> HashSet<u64> {
+    // Version; distance to the entries, number and pairs of distances to the table's start, of four bytes each.
+    const FORM: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+    const HEADER: usize = 12;
+    let pairs = table.get(HEADER..).filter(|_| table.starts_with(&FORM));
+    let start = |pair: &[u8]| {
+        let distance = i32::from_le_bytes([pair[0], pair[1], pair[2], pair[3]]);
+        address.wrapping_add_signed(distance.into())
+    };
+    pairs
+        .map(|pairs| pairs.chunks_exact(8).map(start).collect())
+        .unwrap_or_default()
+}
+
 /// What an address of the output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -280,7 +313,10 @@ fn is_unwinder(name: &str) -> bool {
         "__deregister_frame",
         "_dl_relocate_static_pie",
     ];
-    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    // Routines that find landing pads in tables that are made anew; they may be called from libraries.
+    let is_personality = name == "rust_eh_personality" || name.ends_with("_personality_v0");
+    is_personality
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         || matches!(
             name,
             "dl_iterate_phdr"
@@ -655,8 +691,10 @@ pub(super) mod tests {
                 (0x1000, 0x100, "f".to_owned()),
                 (0x1100, 0x100, "g".to_owned()),
             ],
+            starts: HashSet::new(),
             low: 0x1000,
             high: 0x2100,
+            table: (0, 0),
             headers: vec![],
             segments: vec![],
             code: vec![],
@@ -753,6 +791,23 @@ pub(super) mod tests {
             assert_eq!(module.meaning(from, 0x3030), Some(Meaning::Label));
             assert!(!module.learn(0x1058, 0x3030, Meaning::Label));
         }
+    }
+
+    #[test]
+    fn unwind_entries_are_found_by_their_search_table() {
+        let mut table = vec![1, 0x1b, 0x03, 0x3b, 0, 0, 0, 0, 1, 0, 0, 0];
+        table.extend((-0x1000i32).to_le_bytes());
+        table.extend([0; 4]);
+        assert_eq!(unwind_entries(0x3000, &table), HashSet::from([0x2000]));
+        table[3] = 0x1b;
+        assert!(unwind_entries(0x3000, &table).is_empty());
+        assert!(unwind_entries(0x3000, &[1, 0x1b]).is_empty());
+    }
+
+    #[test]
+    fn who_reads_tables_of_unwinding_is_known_by_name() {
+        assert!(is_unwinder("rust_eh_personality") && is_unwinder("__gxx_personality_v0"));
+        assert!(!is_unwinder("personality") && !is_unwinder("my_personality_v1"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 /* Tells what a program does to its registers and memory: a plugin for qemu-user (TCG plugin interface, version 1).
  *
  *   cc -O2 -shared -fPIC plugin.c -o plugin.so
- *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,skipped=A-Z,ready=FILE PROGRAM ARGS
+ *   LD_PRELOAD=plugin.so qemu-x86_64 -U LD_PRELOAD -plugin plugin.so,out=FILE,tail=FILE,module=MAJOR:MINOR:INODE,inserted=A-Z,skipped=A-Z,ready=FILE,own=FILE PROGRAM ARGS
  *
  * It writes records of 64-bit words in the machine's order. The first word of each is: kind (low 8 bits), number of words that follow (next 16),
  * a value (high 32).
@@ -11,18 +11,18 @@
  *   2 module   0                   where the module's first segment is mapped
  *   3 event    how control came    address of the last instruction before, address behind that, address of the next, registers
  *   4 write    bytes, 1 to 8 (*)   address of the instruction, address of the memory, value
- *   5 system   number              address behind the instruction, six arguments
+ *   5 system   number              address behind the instruction, six arguments, and what it opens: 1 for /proc/self/maps, 2 for the module's file
  *   6 result   number              result
  *   7 thread   0                   (a second thread began)
  *   8 end      0
  *   9 load     bytes, 1 to 8 (*)   as of a write
  *  10 stack    0                   stack pointer, where control comes to an inserted part by no event: by a direct jump, or by a signal within the module
  *
- * (*) and 256 if it is of a vector register, on AArch64; and 512 if it is by an indirect call or jump, of its target.
+ * (*) and 256 if it is of a vector register, on AArch64; 512 if it is by an indirect call or jump, of its target; 1024 if it is by an atomic instruction.
  *
  * Events are calls (1), returns (2), indirect jumps (3) and others (4: signals, the start), out of the module, into it, or inside. "inserted" are parts of
  * the module, as hexadecimal distances from its start, end exclusive; control that leaves them in any way is an event, kind 4 if by a direct jump.
- * "skipped" are parts of which coming into them is an event of kind 4 too. Loads are told of with "loads=1".
+ * "skipped" are parts of which coming into them is an event of kind 4 too; of their loads nothing is told. Other loads are told of with "loads=1".
  * When the module is found, the file "ready" is made. Only the first thread is told of, and no child of fork.
  *
  * Registers. Version 1 of the interface cannot read them. But generated code keeps a pointer to the processor's state in a host register that
@@ -100,7 +100,7 @@ struct block {
 };
 
 static bool is_aarch64, active, with_loads;
-static const char *ready;
+static const char *ready, *module_file;
 static unsigned long module_inode, module_major, module_minor;
 static uint64_t module_low, module_high;
 enum { PARTS = 4096 };
@@ -330,7 +330,7 @@ static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, v
   if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
   for (size_t done = 0; done < bytes; done += 8) {
     size_t size = bytes - done < 8 ? bytes - done : 8;
-    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0) | ((uint64_t)insn & TARGET ? 512 : 0), 3), value = 0;
+    uint64_t *to = record(is_store ? WRITE : LOAD, size | ((uint64_t)insn & VECTOR ? 256 : 0) | ((uint64_t)insn & TARGET ? 512 : 0) | ((uint64_t)insn & ATOMIC ? 1024 : 0), 3), value = 0;
     memcpy(&value, (const void *)(address + done), size);
     to[0] = pc, to[1] = address + done, to[2] = value;
   }
@@ -356,18 +356,40 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (!is_aarch64 && is_long_double_store(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn))) what |= LONG_DOUBLE;
     if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
     if (insn == last && (block->kind == CALL || block->kind == JUMP)) what |= TARGET;
-    bool loads = with_loads && !is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
-    if (!loads) what |= ATOMIC;
+    bool atomic = is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
+    /* Nobody asks what is loaded where nobody looks. */
+    bool loads = with_loads && !atomic && !block->skipped;
+    if (atomic) what |= ATOMIC;
     qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, loads ? LOADS | WRITES : WRITES, (void *)what);
   }
+}
+
+/* A string that is not mapped names nothing. */
+static bool is_string(const char *at, const char *name) {
+  size_t size = strlen(name) + 1;
+  int probe[2];
+  if (pipe(probe)) return false;
+  bool same = write(probe[1], at, size) == (ssize_t)size && !memcmp(at, name, size);
+  close(probe[0]), close(probe[1]);
+  return same;
+}
+
+/* 1: the list of mappings, which says more of the output, as that has more segments; 2: the module's own file. */
+static int opens(int64_t number, uint64_t a, uint64_t b) {
+  bool at = number == (is_aarch64 ? 56 : 257);
+  if (!module_low || (!at && (is_aarch64 || number != 2))) return 0;
+  const char *path = (const char *)(at ? b : a);
+  if (is_string(path, "/proc/self/maps")) return 1;
+  return is_string(path, "/proc/self/exe") || (module_file && is_string(path, module_file)) ? 2 : 0;
 }
 
 static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h) {
   if (maps_memory(number)) others_count = 0;
   if (!active || cpu != 0) return;
-  uint64_t *to = record(SYSTEM, number, 7);
+  uint64_t *to = record(SYSTEM, number, 8);
   to[0] = before ? before->end : 0;
   to[1] = a, to[2] = b, to[3] = c, to[4] = d, to[5] = e, to[6] = f;
+  to[7] = opens(number, a, b);
 }
 
 static void system_result(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {
@@ -399,6 +421,7 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
       close(tail);
     }
     if (!strncmp(argv[i], "ready=", 6)) ready = strdup(argv[i] + 6);
+    if (!strncmp(argv[i], "own=", 4)) module_file = strdup(argv[i] + 4);
     sscanf(argv[i], "module=%lx:%lx:%lu", &module_major, &module_minor, &module_inode);
     unsigned long a, z;
     if (sscanf(argv[i], "inserted=%lx-%lx", &a, &z) == 2) add_part(&inserted, a, z);

@@ -46,6 +46,8 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
     let spare: Vec<usize> = (0..old.segments.len())
         .filter(|i| Some(*i) > last_load && matches!(old.segments[*i].kind, NOTE | PROPERTY))
         .collect();
+    // The loader answers for a program without gaps from its first segment to its last, else for single segments.
+    let has_gaps = has_gaps(&loads(&new));
     let mut reached = highest;
     for (i, (segment, index)) in added.iter().zip(&spare).enumerate() {
         // The last one stands for those that there is no header for.
@@ -55,7 +57,12 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
             end(segment)
         };
         // Whole pages, of which the file has nothing: so no loader has to clear the rest of one.
-        let start = (segment.addr & !(PAGE - 1)).max(reached.next_multiple_of(PAGE));
+        let next = reached.next_multiple_of(PAGE);
+        let start = if has_gaps {
+            next.max(segment.addr & !(PAGE - 1))
+        } else {
+            next
+        };
         if start >= until {
             continue;
         }
@@ -87,6 +94,14 @@ pub fn padded(input: &[u8], output: &[u8]) -> Result<Vec<u8>> {
             .copy_from_slice(&size.to_le_bytes());
     }
     Ok(copy)
+}
+
+/// Whether there are pages between segments.
+fn has_gaps(loads: &[Segment]) -> bool {
+    loads.windows(2).any(|pair| {
+        let end = pair[0].addr.saturating_add(pair[0].mem_size);
+        pair[1].addr & !(PAGE - 1) > end.next_multiple_of(PAGE)
+    })
 }
 
 /// How an output is made.
@@ -160,5 +175,25 @@ impl Recipe<'_> {
         command.arg("-p").arg(profile).args(&self.optimize);
         succeed(&mut command)?;
         Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_have_gaps_if_pages_are_between_them() {
+        let segment = |addr, mem_size| Segment {
+            kind: LOAD,
+            flags: 4,
+            offset: 0,
+            addr,
+            file_size: mem_size,
+            mem_size,
+            align: PAGE,
+        };
+        assert!(!has_gaps(&[segment(0x1000, 0x1800), segment(0x3010, 0x10)]));
+        assert!(has_gaps(&[segment(0x1000, 0x1800), segment(0x4010, 0x10)]));
     }
 }

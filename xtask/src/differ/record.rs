@@ -55,6 +55,19 @@ pub struct Access {
     pub vector: bool,
     /// By an indirect call or jump, of its target.
     pub target: bool,
+    /// By an instruction that reads and writes at once, for other threads.
+    pub atomic: bool,
+}
+
+/// Which file a system call opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opens {
+    /// None, or another.
+    Other,
+    /// The system's list of the process's mappings.
+    Mappings,
+    /// The file that is compared.
+    Module,
 }
 
 /// A system call.
@@ -66,6 +79,8 @@ pub struct System {
     pub pc: u64,
     /// Its arguments.
     pub arguments: [u64; 6],
+    /// What it opens, if that is of interest.
+    pub opens: Opens,
 }
 
 /// What the plugin tells.
@@ -195,11 +210,17 @@ impl<R: Read> Records<R> {
                 load: head & 0xff == 9,
                 vector: value & 256 != 0,
                 target: value & 512 != 0,
+                atomic: value & 1024 != 0,
             }),
-            (5, 7) => Record::System(System {
+            (5, 8) => Record::System(System {
                 number: value,
                 pc: words(0),
                 arguments: std::array::from_fn(|i| words(1 + i)),
+                opens: match words(7) {
+                    1 => Opens::Mappings,
+                    2 => Opens::Module,
+                    _ => Opens::Other,
+                },
             }),
             (6, 1) => Record::Result(value, words(0)),
             (7, 0) => Record::Thread,
@@ -258,6 +279,7 @@ mod tests {
                 load: false,
                 vector: false,
                 target: false,
+                atomic: false,
             }))
         ));
         assert_eq!(records.next().unwrap(), Some(Record::End));

@@ -13,13 +13,17 @@
 //!   jumps to; loads from the table of addresses are left out, as that says what was loaded.
 //! * What routines that are not looked into leave on the stack is remembered: who reads it later reads garbage.
 
+use std::collections::VecDeque;
 use std::io::Read;
 
 use anyhow::Result;
 
 use super::machine::{Call, Machine};
 use super::places::{Module, Place};
-use super::record::{Access, Event, Kind, Record, Records, System};
+use super::record::{Access, Event, Kind, Opens, Record, Records, System};
+
+/// What is not looked into uses less than so many bytes of stack.
+const STACK: u64 = 1 << 20;
 
 /// What a run does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +87,8 @@ pub struct Mappings {
     pub all: Vec<(u64, u64)>,
     /// What calls of `brk` gave.
     pub breaks: Vec<u64>,
+    /// Numbers by which the system knows the process.
+    pub processes: Vec<u64>,
 }
 
 /// A run.
@@ -111,6 +117,12 @@ pub struct Side<R> {
     threads: bool,
     /// In a stub: the event that led there, which has been told.
     in_stub: Option<Box<Event>>,
+    /// A call in a stub, of the program's or of a routine: where it leads to will say so.
+    calling: Option<Box<Event>>,
+    /// What has been read since.
+    held: VecDeque<Item>,
+    /// What has been read and is not told yet.
+    ready: VecDeque<Item>,
     /// A call of a stub of the procedure linkage table.
     linking: Option<Box<Event>>,
     /// What was written below the stack pointer in parts that are not looked into: addresses and sizes.
@@ -136,6 +148,9 @@ impl<R: Read> Side<R> {
             sp: 0,
             threads: false,
             in_stub: None,
+            calling: None,
+            held: VecDeque::new(),
+            ready: VecDeque::new(),
             linking: None,
             garbage: Vec::new(),
         }
@@ -153,8 +168,21 @@ impl<R: Read> Side<R> {
                 .is_some_and(|base| module.place(address.wrapping_sub(base)) == Place::Inserted)
     }
 
-    /// In the program headers, of which the runs have different numbers: who goes through them reads more of them.
-    fn is_headers(&self, address: u64) -> bool {
+    /// In the program headers, of the program or of the module, of which the runs have different numbers: who goes
+    /// through them reads more of them.
+    fn is_headers(&self, module: &Module, address: u64) -> bool {
+        let image = if self.second {
+            &module.new
+        } else {
+            &module.old
+        };
+        let of_module = |base: u64| {
+            let (start, bytes) = image.table;
+            address.wrapping_sub(base).wrapping_sub(start) < bytes
+        };
+        if self.base.is_some_and(of_module) {
+            return true;
+        }
         match (self.start.auxiliary(3), self.start.auxiliary(5)) {
             (Some(at), Some(count)) => address.wrapping_sub(at) < count.saturating_mul(56),
             _ => false,
@@ -166,7 +194,7 @@ impl<R: Read> Side<R> {
     /// says what it was.
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
         self.threads
-            || self.is_headers(load.address)
+            || self.is_headers(module, load.address)
             || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
             || self.is_linkage(module, load)
@@ -251,19 +279,20 @@ impl<R: Read> Side<R> {
 
     /// What is mapped before the module is entered.
     pub fn mappings(&mut self, module: &Module) -> Result<Mappings> {
-        let (mut all, mut breaks, mut length) = (Vec::new(), Vec::new(), 0);
+        let (mut found, mut length) = (Mappings::default(), 0);
         loop {
             let machine = self.machine;
             match self.peek(module)? {
                 Item::System(call) => length = call.arguments[1],
                 Item::Result(number, result) => match machine.system(*number) {
-                    Call::Map => all.push((*result, length)),
-                    Call::Break => breaks.push(*result),
+                    Call::Map => found.all.push((*result, length)),
+                    Call::Break => found.breaks.push(*result),
+                    Call::Process => found.processes.push(*result),
                     _ => (),
                 },
                 Item::Thread => (),
                 Item::Event(_) | Item::Access(_) | Item::Routine(..) | Item::End(_) => {
-                    return Ok(Mappings { all, breaks });
+                    return Ok(found);
                 }
             }
             self.take(module)?;
@@ -271,6 +300,26 @@ impl<R: Read> Side<R> {
     }
 
     fn read(&mut self, module: &Module) -> Result<Item> {
+        loop {
+            if let Some(item) = self.ready.pop_front() {
+                return Ok(item);
+            }
+            let item = self.read_next(module)?;
+            if matches!(item, Item::End(_)) {
+                self.calling = None;
+                self.ready.append(&mut self.held);
+            }
+            let waits = self.calling.is_some();
+            let queue = if waits {
+                &mut self.held
+            } else {
+                &mut self.ready
+            };
+            queue.push_back(item);
+        }
+    }
+
+    fn read_next(&mut self, module: &Module) -> Result<Item> {
         loop {
             let Some(record) = self.records.next()? else {
                 return Ok(Item::End(self.last_was_exit));
@@ -294,7 +343,8 @@ impl<R: Read> Side<R> {
                 }
                 Record::Access(access) if self.skipping.is_some() => {
                     let entered = self.skipping.as_ref().map_or(0, |skipping| skipping.0);
-                    if self.second && !access.load && access.address < entered {
+                    let is_below = entered.wrapping_sub(access.address) <= STACK;
+                    if self.second && !access.load && is_below {
                         self.garbage.push((access.address, access.size));
                     }
                 }
@@ -311,7 +361,8 @@ impl<R: Read> Side<R> {
                         self.own_call = Some((kind == Call::Map).then_some(call.arguments[1]));
                         continue;
                     }
-                    if self.skipping.is_none() {
+                    // What is not looked into may call back.
+                    if self.skipping.is_none() || call.opens == Opens::Module {
                         return Ok(Item::System(call));
                     }
                 }
@@ -341,6 +392,14 @@ impl<R: Read> Side<R> {
         if led_into_routine || self.sp == 0 {
             self.sp = event.registers[self.machine.sp()];
         }
+        if !self.is_inserted(module, event.to)
+            && let Some(call) = self.calling.take()
+        {
+            // What was called goes on in the program: so it was the program's call.
+            self.in_stub = Some(call.clone());
+            self.ready.push_back(Item::Event(call));
+            self.ready.append(&mut self.held);
+        }
         let event = match (
             self.is_inserted(module, event.last),
             self.is_inserted(module, event.to),
@@ -355,7 +414,20 @@ impl<R: Read> Side<R> {
                 self.pending = Some(event);
                 return None;
             }
-            (true, true) => return None,
+            // A stub may call what the replaced instructions have called, and that has a stub as well; or a routine.
+            (true, true) => {
+                let back = |call: &Event| event.kind == Kind::Return && event.to == call.end;
+                if self.calling.as_deref().is_some_and(back) {
+                    self.calling = None;
+                    self.ready.append(&mut self.held);
+                } else if event.kind == Kind::Call
+                    && module.functions.is_empty()
+                    && self.calling.is_none()
+                {
+                    self.calling = Some(event);
+                }
+                return None;
+            }
             // Of instructions that the jump at the entry has replaced: a function may be that short.
             (true, false)
                 if self.in_stub.is_some() && matches!(event.kind, Kind::Return | Kind::Call) =>
@@ -582,7 +654,7 @@ mod tests {
     #[test]
     fn a_routine_that_comes_back_leaves_its_writes_alone() {
         let write = vec![4 | 3 << 8 | 8 << 32, 0x3204, 0x4000, 1];
-        let call = vec![5 | 7 << 8 | 9 << 32, 0x3208, 0, 0x1000, 0, 0, 0, 0];
+        let call = vec![5 | 8 << 8 | 9 << 32, 0x3208, 0, 0x1000, 0, 0, 0, 0, 0];
         let result = vec![6 | 1 << 8 | 9 << 32, 0x7000];
         let items = items(&[
             MODULE.to_vec(),
@@ -593,6 +665,55 @@ mod tests {
             event(2, 0x3210, 0x3015),
         ]);
         assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
+    }
+
+    /// Where nothing moved: the jump at an entry has replaced a call.
+    #[test]
+    fn a_stub_may_call_a_function_by_its_stub() {
+        let mut module = module(true);
+        module.functions.clear();
+        let write = || vec![4 | 3 << 8 | 8 << 32, 0x3254, 0x4000, 1];
+        let call = |then: Vec<u64>| {
+            let calls = [MODULE.to_vec(), event(1, 0x3208, 0x3250), write(), then];
+            items_of(&module, &calls)
+        };
+        // What was called goes on behind its entry.
+        let items = call(event(0, 0x3258, 0x1105));
+        assert!(
+            matches!(&items[..], [Item::Event(call), Item::Routine(..)] if call.to == 0x3250),
+            "{items:?}"
+        );
+        // A routine comes back.
+        let items = call(event(2, 0x3258, 0x320d));
+        assert!(matches!(items[..], [Item::Routine(..)]), "{items:?}");
+    }
+
+    /// What is not looked into may call the program back, which writes to its data.
+    #[test]
+    fn only_stack_is_garbage_behind_what_is_not_looked_into() {
+        let mut module = module(false);
+        module.skipped.push((0x1100, 0x1200, None));
+        let mut called = event(1, 0x1008, 0x1100);
+        called[4 + 4] = 0x7000_0000;
+        let write = |address| vec![4 | 3 << 8 | 8 << 32, 0x1110, address, 1];
+        let records = [MODULE.to_vec(), called, write(0x6fff_ff00), write(0x2010)].concat();
+        let bytes: Vec<u8> = records.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut side = Side::new(&bytes[..], true, Machine::X86, &module);
+        while !matches!(side.take(&module).unwrap(), Item::End(_)) {}
+        assert_eq!(side.garbage, [(0x6fff_ff00, 8)]);
+    }
+
+    /// The table of a shared library is not the one that the process is given.
+    #[test]
+    fn headers_of_the_module_are_of_no_interest() {
+        let mut module = module(false);
+        module.new.table = (0x1040, 0x70);
+        let load = |address| vec![9 | 3 << 8 | 8 << 32, 0x3010, address, 1];
+        let items = items_of(&module, &[MODULE.to_vec(), load(0x1048), load(0x10b0)]);
+        assert!(
+            matches!(items[..], [Item::Access(load)] if load.address == 0x10b0),
+            "{items:?}"
+        );
     }
 
     /// The handler of a signal that arrives within the module is entered by its stub: there is no event, and the

@@ -11,6 +11,7 @@ use postlink_elf::note::Note;
 use super::compare::{Comparison, Limits};
 use super::machine::Machine;
 use super::outcome::Outcome;
+use super::places::Module;
 use super::places::tests::module;
 use super::values::Class;
 use super::{Done, Options, differ, emulator};
@@ -62,20 +63,18 @@ impl Stream {
 }
 
 fn compare(old: &Stream, new: &Stream, instrumented: bool) -> Outcome {
+    compare_module(old, new, module(instrumented))
+}
+
+fn compare_module(old: &Stream, new: &Stream, module: Module) -> Outcome {
     let limits = Limits {
         events: u64::MAX,
         examples: 3,
     };
     let (old, new) = (old.bytes(), new.bytes());
-    Comparison::new(
-        &old[..],
-        &new[..],
-        module(instrumented),
-        Machine::X86,
-        limits,
-    )
-    .run()
-    .unwrap()
+    Comparison::new(&old[..], &new[..], module, Machine::X86, limits)
+        .run()
+        .unwrap()
 }
 
 const CALL: u64 = 1;
@@ -190,6 +189,196 @@ fn reading_code_where_it_moved_to_is_reported() {
     new.load(0x3010, BASE + 0x3000, 0x91)
         .event(CALL, 0x3014, 0x1100, 0);
     assert!(!compare(&old, &new, false).is_good());
+}
+
+/// Tables that are made anew are read where they are.
+#[test]
+fn a_load_from_a_section_that_was_moved_is_compared() {
+    let loads = |value| {
+        let (mut old, mut new) = begun();
+        old.load(0x1008, BASE + 0x2010, 7)
+            .event(CALL, 0x1010, 0x1100, 0);
+        new.load(0x1008, BASE + 0x5030, value)
+            .event(CALL, 0x1010, 0x1100, 0);
+        let mut module = module(false);
+        module.old.sections[1].name = ".eh_frame".to_owned();
+        let mut moved = module.old.sections[1].clone();
+        (moved.start, moved.end) = (0x5000, 0x5100);
+        module.new.sections.push(moved);
+        module.new.high = 0x5100;
+        compare_module(&old, &new, module)
+    };
+    assert!(loads(7).is_good());
+    assert!(!loads(8).is_good());
+}
+
+/// A check in front of a function calls a routine: the return address is where the function stores next.
+#[test]
+fn a_store_is_compared_with_the_one_that_comes_behind_what_inserted_code_stores() {
+    let stores = |second: u64| {
+        let (mut old, mut new) = begun();
+        old.store(0x1100, STACK - 8, 5)
+            .store(0x1104, STACK - 8, 7)
+            .event(CALL, 0x1110, 0x1100, 0);
+        new.store(0x3004, STACK - 8, BASE + 0x3009)
+            .store(0x1100, STACK - 8, second)
+            .store(0x1104, STACK - 8, 7)
+            .event(CALL, 0x1110, 0x1100, 0);
+        compare(&old, &new, true)
+    };
+    assert!(stores(5).is_good(), "{:?}", stores(5));
+    assert!(!stores(6).is_good());
+}
+
+#[test]
+fn the_program_is_compared_up_to_where_it_opens_its_own_file() {
+    const OPEN: u64 = 257;
+    let opens = |file: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 5), (&mut new, 6)] {
+            stream
+                .record(5, OPEN, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, file])
+                .record(6, OPEN, &[3])
+                .event(CALL, 0x1110, 0x1100, value);
+        }
+        compare(&old, &new, false)
+    };
+    let own = opens(2);
+    assert!(own.is_good() && own.opens_itself, "{own:?}");
+    assert!(!opens(0).is_good());
+}
+
+/// A function stores a register to have the stack pointer aligned.
+#[test]
+fn a_scratch_register_is_stored_as_code_outside_has_left_it() {
+    let stores = |pc, stored| {
+        let (mut old, mut new) = begun();
+        for (stream, left) in [(&mut old, 5), (&mut new, 6)] {
+            // From outside, so that what is left there is explained.
+            stream.event(OTHER, 0x9_0000, 0x1100, left);
+        }
+        old.store(pc, STACK - 8, stored)
+            .event(CALL, 0x1180, 0x1100, 0)
+            .load(0x1190, STACK - 8, stored)
+            .event(RETURN, 0x1190, 0x9_0000, 0);
+        new.store(pc, STACK - 8, stored + 1)
+            .event(CALL, 0x1180, 0x1100, 0)
+            .load(0x1190, STACK - 8, stored + 1)
+            .event(RETURN, 0x1190, 0x9_0000, 0);
+        compare(&old, &new, false)
+    };
+    let good = stores(0x1100, 5);
+    assert!(good.is_good(), "{good:?}");
+    // Not what was there; not at its beginning.
+    assert!(!stores(0x1100, 8).is_good());
+    assert!(!stores(0x1190, 5).is_good());
+}
+
+#[test]
+fn a_counter_of_threads_depends_on_the_others() {
+    let counts = |flags: u64, threads: bool| {
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 5), (&mut new, 6)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .record(4, 8 | flags, &[BASE + 0x1108, BASE + 0x2010, value])
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    const ATOMIC: u64 = 1024;
+    assert!(counts(ATOMIC, true));
+    assert!(!counts(ATOMIC, false) && !counts(0, true));
+}
+
+/// In what order threads ask for memory is their own affair.
+#[test]
+fn memory_of_threads_may_be_elsewhere() {
+    let stores = |second: u64, threads: bool| {
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 0x4000_0100), (&mut new, second)] {
+            // brk, twice: where the heap is.
+            stream
+                .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                .record(6, 12, &[0x4000_0000])
+                .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                .record(6, 12, &[0x4000_2000]);
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .store(0x1108, BASE + 0x2010, value)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(stores(0x4000_0200, true));
+    assert!(!stores(0x4000_0200, false) && !stores(0x5000_0200, true));
+}
+
+#[test]
+fn the_list_of_mappings_is_longer_in_the_output() {
+    const READ: u64 = 0;
+    const OPEN: u64 = 257;
+    let reads = |is_list: u64, file: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, length) in [(&mut old, 50), (&mut new, 60)] {
+            stream
+                .record(5, OPEN, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, is_list])
+                .record(6, OPEN, &[3])
+                .record(5, READ, &[BASE + 0x1108, file, 0, 0, 0, 0, 0, 0])
+                .record(6, READ, &[length])
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false)
+    };
+    let list = reads(1, 3);
+    assert!(
+        list.is_good() && list.classes.contains_key(&Class::Mappings),
+        "{list:?}"
+    );
+    assert!(!reads(0, 3).is_good() && !reads(1, 4).is_good());
+    // The length may be found later where it was.
+    let later = |lengths: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, length, found) in [(&mut old, 50, lengths[0]), (&mut new, 60, lengths[1])] {
+            stream
+                .record(5, OPEN, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 1])
+                .record(6, OPEN, &[3])
+                .record(5, READ, &[BASE + 0x1108, 3, 0, 0, 0, 0, 0, 0])
+                .record(6, READ, &[length])
+                .load(0x1108, STACK - 64, found)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(later([50, 60]) && !later([51, 61]));
+}
+
+/// Where nothing moved, a stub stores a pointer that leads to a stub.
+#[test]
+fn what_a_stub_stores_in_place_of_a_function_may_be_a_pointer_to_a_stub() {
+    let stores = |pointer: u64| {
+        let (mut old, mut new) = (Stream::new(), Stream::new());
+        old.event(CALL, 0x9_0000, 0x1100, BASE + 0x1100)
+            .store(0x1100, STACK - 8, BASE + 0x1100)
+            .event(CALL, 0x1110, 0x9_0000, 0);
+        new.event(CALL, 0x9_0000, 0x3200, BASE + 0x3200)
+            .store(0x3204, STACK - 8, BASE + pointer)
+            .event(OTHER, 0x3208, 0x1105, 0)
+            .event(CALL, 0x1110, 0x9_0000, 0);
+        let mut module = module(true);
+        module.functions.clear();
+        compare_module(
+            &old,
+            &new,
+            Module::new(module.old, module.new, vec![], true),
+        )
+    };
+    assert!(stores(0x3200).is_good(), "{:?}", stores(0x3200));
+    assert!(!stores(0x3210).is_good());
 }
 
 #[test]

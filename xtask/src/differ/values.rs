@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
-use super::places::{Meaning, Module, Place};
+use super::places::{Image, Meaning, Module, Place};
 use super::regions::{Regions, What};
 
 /// A kind of difference.
@@ -24,6 +24,8 @@ pub enum Class {
     },
     /// A label: computed goto, jump tables, landing pads.
     Label,
+    /// A pointer to a function after an exclusive-or, in a register: compared with a number for equality.
+    Compared,
     /// An address in the same moved function, of which no more is known.
     Inside,
     /// An address of code that libc has mixed with its pointer guard.
@@ -51,6 +53,8 @@ pub enum Class {
     Process,
     /// The program headers: where, how many.
     Headers,
+    /// What the system says of the process's mappings (`/proc/self/maps`): the output has more of them.
+    Mappings,
     /// No address of the module, in a register of a program with several threads: it may depend on the others.
     Threads,
     /// A register that veneers or recorders may use, where none is carried.
@@ -105,6 +109,7 @@ impl Class {
                 | Class::Entry { .. }
                 | Class::Stub { .. }
                 | Class::Label
+                | Class::Compared
                 | Class::Remains
                 | Class::Page
                 | Class::ReadsCode { .. }
@@ -126,6 +131,7 @@ impl fmt::Display for Class {
                 low_bits_kept: false,
             } => "pointer to a moved function's new entry, low 4 bits CHANGED",
             Class::Label => "label (jump table, computed goto, landing pad)",
+            Class::Compared => "pointer to a function, compared with an odd number (exclusive or)",
             Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
             Class::Mangled => "address of code after the pointer guard",
             Class::Remains => "upper bytes of an address of code, above a shorter value",
@@ -143,6 +149,7 @@ impl fmt::Display for Class {
             Class::Detour => "inserted routine in place of a function",
             Class::Process => "process number",
             Class::Headers => "program headers",
+            Class::Mappings => "list of the process's mappings",
             Class::Threads => "number in a program with threads",
             Class::Scratch => "register of veneers and recorders",
             Class::LeftOutside => "scratch register left by code outside the module",
@@ -180,8 +187,12 @@ pub struct Values {
     pub detours: HashSet<(u64, u64)>,
     /// Return addresses of calls that a stub makes in place of the instructions that a jump at an entry overwrote.
     pub stub_returns: HashSet<(u64, u64)>,
+    /// Pairs of pointers to functions that were there.
+    pointers: HashSet<(u64, u64)>,
     /// Counters in front of functions, and of which.
     stubs: HashMap<u64, u64>,
+    /// How long lists of the process's mappings were.
+    pub lengths: HashSet<(u64, u64)>,
     /// The same of program headers.
     pub headers: HashSet<(u64, u64)>,
     /// The program headers of both runs: start, end.
@@ -284,6 +295,11 @@ impl Values {
                 .is_some_and(|section| section.code)
     }
 
+    /// Whether both are the same place of a section that was moved.
+    pub fn is_moved_section(&self, old: u64, new: u64) -> bool {
+        self.address(old, new) == Class::MovedSection
+    }
+
     /// Whether an address of the first run is in the header of the module's file.
     pub fn is_file_header(&self, old: u64) -> bool {
         const SIZE: u64 = 64;
@@ -299,6 +315,16 @@ impl Values {
         self.link(address.0, address.1).is_some_and(|(o, n)| {
             module.old.constant(o, size) == Some(old) && module.new.constant(n, size) == Some(new)
         })
+    }
+
+    /// Whether both are a pointer to one function, which was there before, after an exclusive-or with one odd
+    /// number. Compilers compare pointers to member functions so: an odd one stands for a virtual function, the
+    /// number is its place in the table.
+    pub fn is_compared(&self, old: u64, new: u64) -> bool {
+        const LARGEST: u64 = 0xff;
+        (1..=LARGEST)
+            .step_by(2)
+            .any(|number| self.pointers.contains(&(old ^ number, new ^ number)))
     }
 
     /// Whether both are one value, but for the bits of a jump's targets that were or-ed to it above its
@@ -334,6 +360,9 @@ impl Values {
     /// The class of a pair of values that differ, of so many bytes.
     pub fn explain(&mut self, old: u64, new: u64, size: u8) -> Class {
         let class = self.address(old, new);
+        if matches!(class, Class::Entry { .. }) {
+            self.pointers.insert((old, new));
+        }
         if class.is_visible() && class.is_explained() && size == 8 {
             for (low, mask) in REMAINS {
                 let upper = |value: u64| (value & mask) >> low;
@@ -350,6 +379,7 @@ impl Values {
                 let upper = |value: u64| (value & mask) >> low;
                 self.uppers.insert((low, upper(old), upper(new)));
             }
+            self.pointers.insert((old, new));
             return Class::Stub {
                 low_bits_kept: old & 15 == new & 15,
             };
@@ -363,12 +393,21 @@ impl Values {
         if self.numbers.contains(&(old, new)) {
             return Class::Process;
         }
+        if self.lengths.contains(&(old, new)) {
+            return Class::Mappings;
+        }
         let within = |table: (u64, u64), value| (table.0..=table.1).contains(&value);
         if self.headers.contains(&(old, new))
             || within(self.tables.0, old) && within(self.tables.1, new)
             || self.link(old, new).is_some_and(|(o, n)| {
-                // Where segments are, by the headers.
-                self.module.old.segments.contains(&o) && self.module.new.segments.contains(&n)
+                let (from, to) = (&self.module.old, &self.module.new);
+                let in_table = |image: &Image, at: u64| {
+                    let (start, bytes) = image.table;
+                    bytes > 0 && at.wrapping_sub(start) <= bytes
+                };
+                // Where segments are, by the headers, or which header it is.
+                from.segments.contains(&o) && to.segments.contains(&n)
+                    || in_table(from, o) && in_table(to, n)
             })
         {
             return Class::Headers;
@@ -425,7 +464,8 @@ impl Values {
             return false;
         };
         let module = &self.module;
-        let is_start = module.old.function(o).is_some_and(|(start, _)| start == o);
+        let is_start = module.old.function(o).is_some_and(|(start, _)| start == o)
+            || module.old.starts.contains(&o);
         // The padding in front of a function may have space for it.
         const FRONT: u64 = 64;
         let is_front = n < o && o - n <= FRONT && !module.old.is_covered(n);
@@ -438,7 +478,10 @@ impl Values {
     /// Whether the difference of two values that a register held before a routine is intended: after
     /// a routine that was put in, a register may hold that routine's address.
     pub fn is_known(&self, old: u64, new: u64) -> bool {
-        self.detours.contains(&(old, new)) || self.address(old, new).is_known_code()
+        let pair = (old, new);
+        self.detours.contains(&pair)
+            || self.pointers.contains(&pair)
+            || self.address(old, new).is_known_code()
     }
 
     /// Whether both are the same address of code: of a function, a label, what counts in front of a function.
@@ -515,6 +558,7 @@ impl Values {
         match name {
             // Grows and is sorted anew, so that the offsets differ.
             ".eh_frame" | ".eh_frame_hdr" | ".gcc_except_table" if same => Class::MovedSection,
+            ".gcc_except_table" if to.name == ".gcc_except_table.hot" => Class::MovedSection,
             _ if same && o - from.start == n - to.start => Class::MovedSection,
             _ => Class::Unknown,
         }
@@ -631,6 +675,49 @@ mod tests {
         assert!(values.explain(0x10_1000, 0x20_3000, 8).is_visible());
         assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Remains);
         assert_eq!(values.explain(0x10_4001, 0x20_4002, 8), Class::Unknown);
+    }
+
+    /// Of pointers to virtual functions, which are odd, compilers take equality that way.
+    #[test]
+    fn a_pointer_is_compared_by_an_exclusive_or_with_an_odd_number() {
+        let mut values = values();
+        assert!(!values.is_compared(0x10_1019, 0x20_3019));
+        values.explain(0x10_1000, 0x20_3000, 8);
+        assert!(values.is_compared(0x10_1019, 0x20_3019));
+        // An even number, another number in each run, too large a one, another function.
+        assert!(!values.is_compared(0x10_1018, 0x20_3018));
+        assert!(!values.is_compared(0x10_1019, 0x20_3011));
+        assert!(!values.is_compared(0x10_1101, 0x20_3101));
+        assert!(!values.is_compared(0x10_1119, 0x20_3019));
+    }
+
+    #[test]
+    fn an_address_in_the_table_of_headers_is_one_in_the_other_table() {
+        let mut values = values();
+        (values.module.old.table, values.module.new.table) = ((0x1040, 0x70), (0x1040, 0xa8));
+        assert_eq!(values.explain(0x10_10b0, 0x20_10e8, 8), Class::Headers);
+        assert_eq!(values.explain(0x10_10b8, 0x20_10e8, 8), Class::Unknown);
+    }
+
+    #[test]
+    fn exception_tables_of_functions_that_moved_are_in_a_section_of_their_own() {
+        let mut values = values();
+        let section = |start, name: &str| super::super::places::Section {
+            start,
+            end: start + 0x100,
+            name: name.to_owned(),
+            code: false,
+        };
+        values.module.old.sections[1] = section(0x2000, ".gcc_except_table");
+        values
+            .module
+            .new
+            .sections
+            .push(section(0x5000, ".gcc_except_table.hot"));
+        values.module.new.sections.push(section(0x5100, ".rodata"));
+        values.module.new.high = 0x5200;
+        assert!(values.is_moved_section(0x10_2010, 0x20_5030));
+        assert!(!values.is_moved_section(0x10_2010, 0x20_5130));
     }
 
     #[test]

@@ -463,7 +463,7 @@ fn count(
         // Programs that register their unwind tables themselves have none that can be extended; stubs do not reach all
         // code of large programs.
         match log {
-            Err(error) if error.contains("call edges need") => continue,
+            Err(error) if error.contains("counting calls needs") => continue,
             log => log?,
         };
         let program = folder.join(built.program.file_name().unwrap_or_default());

@@ -375,9 +375,9 @@ impl Emission {
     ) -> Result<Emission, Error> {
         // Stubs are in one or two places, and branches between them and the old code are direct.
         if program.has_far_code::<I>() {
-            if options.mode == CoverageMode::CallEdges {
+            if options.mode.calls() {
                 return Err(Error::Unsupported(format!(
-                    "call edges need stubs that direct branches of all code reach, which are {} MiB, and this file has more code; the mode call-graph counts its calls",
+                    "counting calls needs stubs that direct branches of all code reach, which are {} MiB, and this file has more code; the modes function-coverage and block-coverage count what it runs",
                     I::BRANCH_REACH.div_ceil(1 << 20)
                 )));
             }
@@ -391,9 +391,10 @@ impl Emission {
         if let Some(plan) = in_place::plan::<I>(program, nonlocal_exits, options, near) {
             return Ok(Emission::InPlace(Box::new(plan)));
         }
-        if options.mode == CoverageMode::CallEdges {
+        // The checker follows no routine that notes first calls where functions are emitted anew.
+        if options.mode.calls() {
             return Err(Error::Unsupported(
-                "call edges need an unwind search table (.eh_frame_hdr) of the ordinary form, which this file has not".into(),
+                "counting calls needs an unwind search table (.eh_frame_hdr) of the ordinary form, which this file has not; the modes function-coverage and block-coverage count what it runs".into(),
             ));
         }
         let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
