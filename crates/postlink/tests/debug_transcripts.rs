@@ -399,6 +399,47 @@ fn a_package_of_the_input_becomes_one_of_the_output_and_faults_in_it_are_found()
     assert!(!is_proved(&built, &output));
 }
 
+/// A debugger took the package of an earlier output for that of a new one, which had none, and found no units.
+#[test]
+fn a_package_of_an_earlier_output_does_not_stay_beside_one_without() {
+    let Some(built) = Built::new("clang++-19", &["-g", "-gsplit-dwarf", "-gdwarf-5"]) else {
+        return;
+    };
+    let again = |debug_info: &str| -> String {
+        let mut optimize = Command::new(POSTLINK);
+        optimize.args(["optimize", debug_info, "-p"]);
+        let names = [&built.profile, &built.program].map(|p| p.as_os_str());
+        optimize
+            .args(names)
+            .arg("-o")
+            .arg(built.dir.path().join("app.opt"));
+        let said = done(&mut optimize);
+        String::from_utf8_lossy(&said.stderr).into_owned()
+    };
+    let package = package_of(&built.dir.path().join("app.opt"));
+    let warns = |said: &str| said.contains("app.opt.dwp is not of this output");
+    for without in ["--debug-info=keep", "--debug-info=drop"] {
+        assert!(!warns(&again("--debug-info=update")));
+        let made = std::fs::read(&package).expect("it was just written");
+        assert!(!warns(&again(without)));
+        assert!(!package.exists(), "{without}");
+        // Of no program that is known: it stays, and is told.
+        std::fs::write(&package, &made).expect("the folder is ours");
+        let said = again(without);
+        assert!(warns(&said), "{without}: {said}");
+        assert_eq!(std::fs::read(&package).ok(), Some(made), "{without}");
+    }
+    if !is_installed("llvm-dwp-19") {
+        return;
+    }
+    // Units that stay as they are have the ids of the input: so has a package of these.
+    let pack = ["-e", "app", "-o", "app.opt.dwp"];
+    let mut packed = Command::new("llvm-dwp-19");
+    done(packed.current_dir(built.dir.path()).args(pack));
+    assert!(!warns(&again("--debug-info=keep")));
+    assert!(package.exists());
+}
+
 /// A loop that takes a while, in a function with a part that is seldom run.
 const LOOP: &str = r#"
 #include <stdio.h>

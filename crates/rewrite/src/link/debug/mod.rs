@@ -43,7 +43,7 @@ pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
 use sections::Changed;
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
-pub use split::{SplitData, skeletons};
+pub use split::{SplitData, package_ids, skeletons};
 
 /// What becomes of debug information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
