@@ -80,6 +80,68 @@ fn every_byte_that_was_written_matters_to_the_checker() {
     }
 }
 
+/// One more row may say that a prologue ends, but only where each entry into the function comes to it first.
+#[test]
+fn a_prologue_that_ends_elsewhere_is_found() {
+    let variants: [(&str, &[&str]); 3] = [
+        ("clang-19", &["-O2", "-gdwarf-5"]),
+        ("clang-19", &["-O2", "-gdwarf-3"]),
+        ("gcc", &["-O2", "-g"]),
+    ];
+    for (compiler, options) in variants {
+        let Some(program) = compile(compiler, options, &["calls.c", "second.c"]) else {
+            continue;
+        };
+        let old = Loaded::new(&program);
+        let (mut one_more, mut found) = (0, 0);
+        for seed in 0..8 {
+            let parts = random_map(&program, seed);
+            let without = MapParts {
+                entry_blocks: Vec::new(),
+                ..parts.clone()
+            };
+            let lines = |parts: &MapParts| {
+                let (update, report) = update_and_check(&old, parts);
+                assert_eq!(report.failures, [""; 0], "{compiler} {options:?} {seed}");
+                old.updated(&update).get(".debug_line").to_vec()
+            };
+            let (with, before) = (lines(&parts), lines(&without));
+            let failed = |lines: &[u8], right: &MapParts| {
+                let new = old.updated(&update_and_check(&old, right).0);
+                let changed = |n: &str| {
+                    if n == ".debug_line" {
+                        lines
+                    } else {
+                        new.get(n)
+                    }
+                };
+                let checker = for_checker(right);
+                postlink_verify::debug::check(|n| old.get(n), changed, &checker).failed > 0
+            };
+            if with == before {
+                continue;
+            }
+            one_more += 1;
+            // It may be missing, as it was not there before; but where there is no entry it may not be.
+            assert!(!failed(&before, &parts), "{compiler} {options:?} {seed}");
+            assert!(failed(&with, &without), "{compiler} {options:?} {seed}");
+            let mut elsewhere = parts.clone();
+            for block in &mut elsewhere.entry_blocks {
+                (block.sure, block.last) = (block.sure + 1, block.last + 1);
+            }
+            let wrong = lines(&elsewhere);
+            if wrong != with && wrong != before {
+                found += 1;
+                assert!(failed(&wrong, &parts), "{compiler} {options:?} {seed}");
+            }
+        }
+        assert!(
+            one_more > 4 && found > 2,
+            "{compiler} {options:?}: {one_more}, {found}"
+        );
+    }
+}
+
 #[test]
 fn damaged_sections_are_refused_or_updated_and_never_panic() {
     // One number, which the environment may set, makes all that is random here.
