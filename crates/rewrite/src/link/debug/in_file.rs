@@ -20,7 +20,9 @@ use postlink_elf::names::build_id_text;
 use postlink_elf::note::{Note, NoteKind};
 use postlink_isa::{Machine, with_isa};
 
-use super::{CompressDebug, DebugReport, entry_block, executable, has_debug_info, sections};
+use super::{
+    AT_OLD_ENTRY, CompressDebug, DebugReport, entry_block, executable, has_debug_info, sections,
+};
 use postlink_elf::FormatError;
 
 /// Updated debug information in a file of its own.
@@ -205,7 +207,7 @@ fn symbols(
                     Some(body) => body.end,
                     None => jump.end,
                 };
-                add(".entry", jump.start, end - jump.start);
+                add(AT_OLD_ENTRY, jump.start, end - jump.start);
             }
         }
     }

@@ -45,6 +45,10 @@ pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
 pub use split::{SplitData, package_ids, skeletons};
 
+/// What symbols of jumps at old entries have after the function's name. Demangled it is `f(int) [clone .cold] [clone
+/// .entry]`: without `.cold` gdb puts a breakpoint on a function of C++ on the jump as well.
+const AT_OLD_ENTRY: &str = ".cold.entry";
+
 /// What becomes of debug information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -92,7 +96,7 @@ pub struct DebugReport {
 }
 
 impl Placement {
-    /// Symbols for what is left of moved functions: `NAME.entry`. Code that stays calls through the jump
+    /// Symbols for what is left of moved functions ([`AT_OLD_ENTRY`]). Code that stays calls through the jump
     /// there, and without a symbol of its own it would be named after whatever is in front of it. After the
     /// jump is the old body, unless that holds other code now.
     pub fn entry_symbols(&self, program: &Program<'_>, parts: &MapParts, writer: &mut Writer<'_>) {
@@ -115,7 +119,7 @@ impl Placement {
                     jump.end
                 };
                 writer.add_symbol(NewSymbol {
-                    name: [symbol.name, b".entry"].concat(),
+                    name: [symbol.name, AT_OLD_ENTRY.as_bytes()].concat(),
                     value: start,
                     size: end.saturating_sub(start),
                     kind: 2,
