@@ -16,8 +16,7 @@
 //! that is certainly reached, where registers were saved. It says nothing else: the row names the place that is in
 //! effect there, and is no statement unless it was one.
 //!
-//! Line programs that never have the flag (gcc's) get it only where no row of the entry block has another line than the
-//! entry: there LLDB would leave the block.
+//! Line programs that never have the flag (gcc's) do not get it: gdb stops at the entry of such functions.
 
 use std::ops::Range;
 
@@ -36,10 +35,7 @@ pub(super) fn mark(rows: &mut Vec<Row>, block: &EntryBlock, says_prologues: bool
     let (Some(first), Some(inside)) = (rows.get(entry).copied(), rows.get(begin..end)) else {
         return;
     };
-    let another_line = |(_, r): (usize, &Row)| r.line != 0 && r.line != first.line;
-    if inside.iter().any(|r| r.prologue_end)
-        || !says_prologues && effective(rows, entry + 1..end).any(another_line)
-    {
+    if !says_prologues || inside.iter().any(|r| r.prologue_end) {
         return;
     }
     let mut before = first;
@@ -185,15 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn programs_without_the_flag_get_it_where_no_other_line_follows() {
-        let rows = vec![
-            row(0x10, 9, false),
-            row(0x18, 12, false),
-            row(0x28, 35, false),
-        ];
-        assert_eq!(ends(rows, 0x20, 0x20, false), []);
+    fn programs_without_the_flag_do_not_get_it() {
         let rows = vec![row(0x10, 9, false), row(0x28, 35, false)];
-        assert_eq!(ends(rows, 0x20, 0x20, false), [(0x20, 9, false)]);
+        assert_eq!(ends(rows, 0x20, 0x20, false), []);
     }
 
     #[test]
