@@ -95,7 +95,7 @@ mod unit;
 mod update;
 mod walk;
 
-pub use map::{Added, AddressMap, MapError, MapParts, Run};
+pub use map::{Added, AddressMap, EntryBlock, MapError, MapParts, Run};
 pub use progress::worked;
 pub use report::{Loss, Report};
 pub use sections::{Changes, Section, Sections};

@@ -15,6 +15,7 @@
 //! | tail | bytes after a run that stand for nothing old (an added jump, alignment). They are described as the run's last byte |
 //! | added | other bytes that stand for nothing old, described as the old byte that they lead to |
 //! | entry jump | what is left at a moved function's old entry: a jump to the new one |
+//! | entry block | the new code that each entry into a moved function runs through |
 //!
 //! Bytes of a body in no run (a jump that is no longer needed, padding) have no new place. All other code stays.
 //!
@@ -84,6 +85,17 @@ pub struct Added {
     pub like: u64,
 }
 
+/// New code that follows the entry of a moved function without a branch, by new addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryBlock {
+    /// The entry.
+    pub start: u64,
+    /// The first instruction that calls or branches. Every entry comes to it; from a call control may not return.
+    pub sure: u64,
+    /// The first instruction that branches or returns.
+    pub last: u64,
+}
+
 /// What an [`AddressMap`] is made of. Lists may be in any order.
 #[derive(Clone, Debug, Default)]
 pub struct MapParts {
@@ -95,6 +107,8 @@ pub struct MapParts {
     pub added: Vec<Added>,
     /// The bytes of each entry jump.
     pub entry_jumps: Vec<Range<u64>>,
+    /// Where moved functions are entered.
+    pub entry_blocks: Vec<EntryBlock>,
     /// Parts of old bodies that hold other code now.
     pub reused: Vec<Range<u64>>,
     /// Values of pointers to code that changed: the old value and the new one.
@@ -134,6 +148,7 @@ pub struct AddressMap {
     runs: Vec<Run>,
     added: Vec<Added>,
     entry_jumps: Vec<Range<u64>>,
+    entry_blocks: Vec<EntryBlock>,
     reused: Vec<Range<u64>>,
     pointers: Vec<(u64, u64)>,
     executable: Vec<Range<u64>>,
@@ -184,6 +199,7 @@ impl AddressMap {
             .retain(|a| a.len > 0 && a.new.checked_add(a.len.into()).is_some());
         parts.added.sort_unstable_by_key(|a| (a.like, a.new));
         parts.entry_jumps.sort_unstable_by_key(|r| r.start);
+        parts.entry_blocks.sort_unstable_by_key(|b| b.start);
         parts.pointers.sort_unstable();
         parts.pointers.dedup_by_key(|p| p.0);
         let digest = parts.runs.iter().fold(1, |digest, run| {
@@ -196,6 +212,7 @@ impl AddressMap {
             bodies: parts.bodies,
             added: parts.added,
             entry_jumps: parts.entry_jumps,
+            entry_blocks: parts.entry_blocks,
             reused: normal(parts.reused),
             pointers: parts.pointers,
             executable: normal(parts.executable),
@@ -255,6 +272,12 @@ impl AddressMap {
     pub fn entry_jumps_in(&self, old: &Range<u64>) -> &[Range<u64>] {
         let from = self.entry_jumps.partition_point(|j| j.start < old.start);
         stretch(&self.entry_jumps, from, |j| j.start < old.end)
+    }
+
+    /// Entry blocks that begin in an interval of new code.
+    pub fn entry_blocks_in(&self, new: &Range<u64>) -> &[EntryBlock] {
+        let from = self.entry_blocks.partition_point(|b| b.start < new.start);
+        stretch(&self.entry_blocks, from, |b| b.start < new.end)
     }
 
     /// Bodies that share bytes with the interval.

@@ -72,11 +72,69 @@ fn every_byte_that_was_written_matters_to_the_checker() {
         };
         let found = survivors(
             &Loaded::new(&program),
-            &random_map(&program, 3),
+            &MapParts {
+                // A row that says that a prologue ends may be missing.
+                entry_blocks: Vec::new(),
+                ..random_map(&program, 3)
+            },
             i as u64,
             25,
         );
         assert_eq!(found, [""; 0], "{compiler} {options:?}");
+    }
+}
+
+/// One more row may say that a prologue ends, but only where each entry into the function comes to it first.
+#[test]
+fn a_prologue_that_ends_elsewhere_is_found() {
+    let variants: [(&str, &[&str]); 2] = [
+        ("clang-19", &["-O2", "-gdwarf-5"]),
+        ("clang-19", &["-O2", "-gdwarf-3"]),
+    ];
+    for (compiler, options) in variants {
+        let Some(program) = compile(compiler, options, &["calls.c", "second.c"]) else {
+            continue;
+        };
+        let old = Loaded::new(&program);
+        let (mut one_more, mut found) = (0, 0);
+        for seed in 0..8 {
+            let parts = random_map(&program, seed);
+            let without = MapParts {
+                entry_blocks: Vec::new(),
+                ..parts.clone()
+            };
+            let written = |parts: &MapParts| {
+                let (update, report) = update_and_check(&old, parts);
+                assert_eq!(report.failures, [""; 0], "{compiler} {options:?} {seed}");
+                old.updated(&update)
+            };
+            let failed = |new: &Loaded, right: &MapParts| {
+                let checker = for_checker(right);
+                postlink_verify::debug::check(|n| old.get(n), |n| new.get(n), &checker).failed > 0
+            };
+            let lines = |of: &Loaded| of.get(".debug_line").to_vec();
+            let (with, before) = (written(&parts), written(&without));
+            if lines(&with) == lines(&before) {
+                continue;
+            }
+            one_more += 1;
+            // It may be missing, as it was not there before; but where there is no entry it may not be.
+            assert!(!failed(&before, &parts), "{compiler} {options:?} {seed}");
+            assert!(failed(&with, &without), "{compiler} {options:?} {seed}");
+            let mut elsewhere = parts.clone();
+            for block in &mut elsewhere.entry_blocks {
+                (block.sure, block.last) = (block.sure + 1, block.last + 1);
+            }
+            let wrong = written(&elsewhere);
+            if lines(&wrong) != lines(&with) {
+                found += 1;
+                assert!(failed(&wrong, &parts), "{compiler} {options:?} {seed}");
+            }
+        }
+        assert!(
+            one_more > 4 && found > 2,
+            "{compiler} {options:?}: {one_more}, {found}"
+        );
     }
 }
 

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use arbitrary::{Result, Unstructured};
-use postlink_dwarf::{AddressMap, Loss, MapParts, Run, Section, Sections, update};
+use postlink_dwarf::{AddressMap, EntryBlock, Loss, MapParts, Run, Section, Sections, update};
 use postlink_verify::debug::{CodeMap, CodeMapParts, MovedRun};
 
 /// Made-up debug information and a map for it.
@@ -150,7 +150,16 @@ fn map(u: &mut Unstructured<'_>, functions: &[Range<u64>]) -> Result<MapParts> {
             });
             place += u64::from(new_len + tail);
         }
-        let entry = parts.runs.iter().find(|r| r.old == f.start);
+        let entry = parts.runs.iter().find(|r| r.old == f.start).copied();
+        if let Some(run) = entry.filter(|_| parts.runs.len() % 4 > 0) {
+            let end = run.new + u64::from(run.new_len) - 1;
+            let sure = u.int_in_range(run.new..=end)?;
+            parts.entry_blocks.push(EntryBlock {
+                start: run.new,
+                sure,
+                last: u.int_in_range(sure..=end)?,
+            });
+        }
         parts.pointers.extend(entry.map(|r| (f.start, r.new)));
         parts.entry_jumps.push(f.start..f.start + 5);
         parts.bodies.push(f.clone());
@@ -536,6 +545,15 @@ pub fn check(units: &Units) {
     }
 }
 
+/// The checker's form of an entry block.
+fn entry_block(block: &EntryBlock) -> postlink_verify::debug::EntryBlock {
+    postlink_verify::debug::EntryBlock {
+        start: block.start,
+        sure: block.sure,
+        last: block.last,
+    }
+}
+
 /// The checker's form of a map.
 fn for_checker(parts: &MapParts) -> CodeMap {
     let runs = parts.runs.iter().map(|r| MovedRun {
@@ -548,6 +566,7 @@ fn for_checker(parts: &MapParts) -> CodeMap {
         runs: runs.collect(),
         reused: parts.reused.clone(),
         entry_jumps: parts.entry_jumps.clone(),
+        entry_blocks: parts.entry_blocks.iter().map(entry_block).collect(),
         pointers: parts.pointers.clone(),
         either: Vec::new(),
         executable: parts.executable.clone(),

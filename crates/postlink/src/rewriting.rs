@@ -26,7 +26,7 @@ use tempfile::TempPath;
 use crate::input::{Input, Parsed};
 use crate::installed;
 use crate::refused::{self, Refused};
-use crate::split_files;
+use crate::split_files::{self, Stale};
 use crate::ui::Ui;
 
 /// How often a file is written at most until the checker is content.
@@ -184,15 +184,34 @@ pub fn optimize_and_save<'p>(
         .iter()
         .map(|file| file.contents())
         .collect();
-    let (file, done) = until_proved((input, &split), &mut *job, target, proof, phases)?;
+    let (file, mut done) = until_proved((input, &split), &mut *job, target, proof, phases)?;
     // The package first: a debugger that sees the program finds it.
-    if let Some(package) = &done.package {
-        let path = split_files::package_of(target);
-        input.must_differ_from(&path)?;
-        postlink_profile::write_atomically(&path, |out| out.write_all(package))?;
-    }
+    let Some(package) = &done.package else {
+        let stale = split_files::stale(target, &file);
+        put_in_place(file, target)?;
+        done.cautions.extend(stale.and_then(without_stale));
+        return Ok(done);
+    };
+    let path = split_files::package_of(target);
+    input.must_differ_from(&path)?;
+    postlink_profile::write_atomically(&path, |out| out.write_all(package))?;
     put_in_place(file, target)?;
     Ok(done)
+}
+
+/// Removes the package of the output that was replaced. Says so if a package stays that is not of the output.
+fn without_stale(stale: Stale) -> Option<String> {
+    let path = stale.path.display();
+    if !stale.is_ours {
+        return Some(format!(
+            "{path} is not of this output, but debuggers take what is called so for its debug information: remove or rename it"
+        ));
+    }
+    let removed = fs::remove_file(&stale.path);
+    let failed = removed.err()?;
+    Some(format!(
+        "{path} is of the output that was there before and cannot be removed: {failed}"
+    ))
 }
 
 /// Copies the input, complete or not at all, with its permissions.

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 use postlink_elf::elf::Elf;
-use postlink_rewrite::{SplitData, skeletons};
+use postlink_elf::note::Note;
+use postlink_rewrite::{SplitData, package_ids, skeletons};
 
 /// Where the package of a program is.
 pub fn package_of(program: &Path) -> PathBuf {
@@ -41,6 +42,44 @@ fn map(path: &Path) -> Option<SplitData> {
 /// The package beside an output, if there is one.
 pub fn package(program: &Path) -> Option<SplitData> {
     map(&package_of(program))
+}
+
+/// A package beside an output for which none was made.
+pub struct Stale {
+    /// Where it is.
+    pub path: PathBuf,
+    /// It was made for the output that is replaced: of no use any more.
+    pub is_ours: bool,
+}
+
+/// A package that is beside a target, but has no unit of the program that is to be put there. Debuggers would read it
+/// all the same, and look for no other file.
+pub fn stale(target: &Path, written: &Path) -> Option<Stale> {
+    let package = package(target)?;
+    let ids = package_ids(&package);
+    if ids_of(written, false).iter().any(|id| ids.contains(id)) {
+        return None;
+    }
+    // Each output gives its units ids of their own, so they say of which one a package is.
+    let before = ids_of(target, true);
+    Some(Stale {
+        path: package_of(target),
+        is_ours: !ids.is_empty() && ids.iter().all(|id| before.contains(id)),
+    })
+}
+
+/// Ids of a program's skeletons; `ours`: if postlink wrote it.
+fn ids_of(program: &Path, ours: bool) -> BTreeSet<u64> {
+    let Some(file) = map(program) else {
+        return BTreeSet::new();
+    };
+    let Ok(elf) = Elf::parse(file.contents()) else {
+        return BTreeSet::new();
+    };
+    if ours && !matches!(Note::read(&elf), Ok(Some(_))) {
+        return BTreeSet::new();
+    }
+    skeletons(&elf).iter().map(|s| s.id).collect()
 }
 
 /// The files with the units that a program has only skeletons of.

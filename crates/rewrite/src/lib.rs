@@ -41,8 +41,8 @@ pub use postlink_elf::write::Onto;
 pub use drivers::{Answer, Refusal, Rewriting, SearchReport, Tried};
 pub use error::Error;
 pub use link::debug::{
-    CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, SplitData, skeletons,
-    update_debug_file,
+    CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, SplitData, package_ids,
+    skeletons, update_debug_file,
 };
 pub use link::stress;
 pub use passes::{Inlining, PassOptions, PassReport, Plt, Promotion, Threading};

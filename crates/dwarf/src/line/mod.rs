@@ -19,7 +19,8 @@
 //!    the same already.
 //! 3. Entry jumps: one row each, so that a debugger that steps into one sees code with lines, and goes on.
 //!
-//! A synthetic row is not a statement and has no flags: no breakpoint could be put there before. Rows whose
+//! A synthetic row is not a statement and has no flags: no breakpoint could be put there before; but one may say that
+//! a prologue ends ([`prologue`]). Rows whose
 //! instruction is gone vanish. Bytes after a run that stand for nothing old are covered by the run's last
 //! row.
 //!
@@ -30,6 +31,7 @@
 //! * Unknown standard opcodes are dropped with their arguments. An unknown extended opcode, more than one operation per
 //!   instruction, and rows that descend are errors: the program is then kept as it was.
 
+mod prologue;
 mod rows;
 mod update;
 mod write;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::rows::{Runner, Sequence};
-use super::{Header, Row, SECTION, write};
+use super::{Header, Row, SECTION, prologue, write};
 use crate::Error;
 use crate::map::{AddressMap, normal};
 use crate::read::{part, put_number};
@@ -34,8 +34,10 @@ pub(crate) fn update(section: &[u8], at: u64, map: &AddressMap) -> Result<Progra
     let mut kept = Vec::new();
     let mut stretches = Vec::new();
     let mut touched = false;
+    let mut says_prologues = false;
     while let Some(sequence) = runner.next()? {
         let covers = sequence.covers();
+        says_prologues |= sequence.rows.iter().any(|r| r.prologue_end);
         if !map.touches(&covers) {
             let code = sequence.code.start as u64..sequence.code.end as u64;
             kept.extend_from_slice(part(section, code, SECTION)?);
@@ -59,7 +61,7 @@ pub(crate) fn update(section: &[u8], at: u64, map: &AddressMap) -> Result<Progra
             rows: 0,
         });
     }
-    let rows = new_code(&mut kept, &header, stretches)?;
+    let rows = new_code(&mut kept, &header, stretches, (map, says_prologues))?;
     let new = assemble(section, &header, &runner.defined_files, &kept)?;
     Ok(Program {
         old,
@@ -179,7 +181,12 @@ fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
 }
 
 /// Writes sequences for new code, one for what touches. Returns the number of rows.
-fn new_code(out: &mut Vec<u8>, header: &Header, mut stretches: Vec<Stretch>) -> Result<u64, Error> {
+fn new_code(
+    out: &mut Vec<u8>,
+    header: &Header,
+    mut stretches: Vec<Stretch>,
+    (map, says_prologues): (&AddressMap, bool),
+) -> Result<u64, Error> {
     stretches.sort_by_key(|s| (s.new.start, s.new.end));
     let sequences = normal(stretches.iter().map(|s| s.new.clone()).collect());
     let mut rest = stretches.into_iter().peekable();
@@ -191,6 +198,10 @@ fn new_code(out: &mut Vec<u8>, header: &Header, mut stretches: Vec<Stretch>) -> 
             let said = |first: &Row| rows.last().is_some_and(|last| last.same_place(first));
             let skip = usize::from(stretch.synthetic && stretch.rows.first().is_some_and(said));
             rows.extend(stretch.rows.iter().skip(skip));
+        }
+        let blocks = map.entry_blocks_in(&sequence).iter();
+        for block in blocks.filter(|b| b.last < sequence.end) {
+            prologue::mark(&mut rows, block, says_prologues);
         }
         count += rows.len() as u64;
         write::sequence(out, header, &rows, sequence.end)?;

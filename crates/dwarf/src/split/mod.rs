@@ -32,7 +32,7 @@ mod read;
 use std::borrow::Cow;
 
 pub use package::{Package, package};
-pub use read::{Skeleton, read, skeletons};
+pub use read::{Skeleton, ids, read, skeletons};
 
 use crate::map::AddressMap;
 use crate::sections::{Section, Sections};

@@ -192,6 +192,23 @@ pub(super) mod column {
 /// Offset and length by column.
 type Row = BTreeMap<u32, (u64, u64)>;
 
+/// Ids of the units in a package; none if the file is not one.
+pub fn ids(sections: &[(String, Cow<'_, [u8]>)]) -> Vec<u64> {
+    let name = ".debug_cu_index";
+    let read = |data: &[u8]| -> Result<Vec<u64>, Error> {
+        let mut r = Reader::new(data, 12, name)?;
+        let slots = r.number(4)?;
+        let ids = r.bytes(slots.saturating_mul(8))?;
+        let rows = r.bytes(slots.saturating_mul(4))?;
+        let slots = ids.chunks_exact(8).zip(rows.chunks_exact(4));
+        // A slot without a row is free.
+        let used = slots.filter(|(_, row)| number(row) != 0);
+        Ok(used.map(|(id, _)| number(id)).collect())
+    };
+    let index = sections.iter().find(|s| s.0 == name);
+    index.map_or(Vec::new(), |s| read(&s.1).unwrap_or_default())
+}
+
 /// Rows of an index, and its version.
 fn rows(data: &[u8], name: &'static str) -> Result<(u32, Vec<Row>), Error> {
     let mut r = Reader::new(data, 0, name)?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
-use postlink_dwarf::{AddressMap, MapParts, Run, Section, Sections, Update};
+use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run, Section, Sections, Update};
 use postlink_verify::debug::{CodeMap, CodeMapParts, DebugReport, MovedRun};
 
 /// A source of the tests.
@@ -147,11 +147,14 @@ pub fn random_map(program: &[u8], seed: u64) -> MapParts {
             });
             *place += u64::from(piece.new_len + piece.tail);
         }
-        let new_entry = parts
-            .runs
-            .iter()
-            .find(|r| r.old == function.start)
-            .map(|r| r.new);
+        let new_entry = parts.runs.iter().find(|r| r.old == function.start).copied();
+        parts.entry_blocks.extend(new_entry.map(|run| {
+            let sure = run.new + random.next(u64::from(run.new_len));
+            let last = sure + random.next(run.new + u64::from(run.new_len) - sure);
+            let start = run.new;
+            EntryBlock { start, sure, last }
+        }));
+        let new_entry = new_entry.map(|run| run.new);
         parts
             .pointers
             .extend(new_entry.map(|new| (function.start, new)));
@@ -162,6 +165,15 @@ pub fn random_map(program: &[u8], seed: u64) -> MapParts {
         places[0] += random.next(20);
     }
     parts
+}
+
+/// The checker's form of an entry block.
+fn entry_block(block: &EntryBlock) -> postlink_verify::debug::EntryBlock {
+    postlink_verify::debug::EntryBlock {
+        start: block.start,
+        sure: block.sure,
+        last: block.last,
+    }
 }
 
 /// The checker's form of a map.
@@ -179,6 +191,7 @@ pub fn for_checker(parts: &MapParts) -> CodeMap {
             .collect(),
         reused: parts.reused.clone(),
         entry_jumps: parts.entry_jumps.clone(),
+        entry_blocks: parts.entry_blocks.iter().map(entry_block).collect(),
         pointers: parts.pointers.clone(),
         either: Vec::new(),
         executable: parts.executable.clone(),

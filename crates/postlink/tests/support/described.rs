@@ -251,8 +251,9 @@ pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
         .lines()
         .map(|line| label.replace_all(line, "<$1>").into_owned())
         .map(|line| hex.replace_all(&line, "0x").replace(".opt", ""))
-        // How many processes gdb has started, and where breakpoints are.
+        // How many processes gdb has started, and threads, which begin and end at any time.
         .filter(|line| !line.contains("[Inferior") && !line.contains("libthread_db"))
+        .filter(|line| !line.starts_with("[New Thread") && !line.starts_with("[Thread "))
         .collect()
 }
 

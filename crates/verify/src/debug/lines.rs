@@ -5,10 +5,13 @@ use std::ops::Range;
 
 use gimli::{ColumnType, DebugLineOffset, Dwarf};
 
-use super::{Both, DebugReport, Slice};
+use super::{Both, DebugReport, EntryBlock, Slice};
 
 /// A place in the source: file, line, column, instruction set, discriminator.
 type Place = (u64, u64, u64, u64, u64);
+
+/// Which of a row's marks says that a prologue ends.
+const PROLOGUE_END: usize = 2;
 
 /// A row with what it covers.
 #[derive(Clone, Debug)]
@@ -168,7 +171,17 @@ pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
     if old.files != new.files {
         report.fail(format!("the header of the line program at {b:#x} changed"));
     }
-    let (expected, marks) = expected(both, &old);
+    let (cover, marks) = expected(both, &old);
+    let cover = normal(cover);
+    let says_prologues = old
+        .sequences
+        .iter()
+        .flatten()
+        .any(|r| r.marks[PROLOGUE_END]);
+    let blocks = both.map.entry_blocks().iter();
+    let ends: BTreeMap<u64, Place> = blocks
+        .filter_map(|block| prologue_end(&cover, &marks, block, says_prologues))
+        .collect();
     let mut found: Vec<(Range<u64>, Place)> = Vec::new();
     let mut found_marks = Vec::new();
     for row in new.sequences.iter().flatten() {
@@ -179,8 +192,8 @@ pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
             found_marks.push((row.covers.start, row.place, row.marks));
         }
     }
-    compare_cover(expected, found, b, &mut report);
-    compare_marks(marks, found_marks, b, &mut report);
+    compare_cover(cover, normal(found), b, &mut report);
+    compare_marks((marks, &ends), found_marks, b, &mut report);
     report
 }
 
@@ -241,7 +254,6 @@ fn compare_cover(
     at: u64,
     report: &mut DebugReport,
 ) {
-    let (expected, found) = (normal(expected), normal(found));
     if expected == found {
         return;
     }
@@ -256,8 +268,62 @@ fn compare_cover(
     ));
 }
 
+/// Where one more row may say that a prologue ends, and the place that is in effect there: debuggers put breakpoints
+/// on functions at such rows, and those of the input may be in blocks that do not follow the entry any more. It is
+/// where the source changes first in code that each entry runs through, else at the last instruction of that. `None`:
+/// a row there says so, or debuggers find another line.
+fn prologue_end(
+    cover: &[(Range<u64>, Place)],
+    marks: &Marks,
+    block: &EntryBlock,
+    says_prologues: bool,
+) -> Option<(u64, Place)> {
+    let line = |place: &Place| place.1;
+    let begin = cover.partition_point(|c| c.0.end <= block.start);
+    let after_start = cover.get(begin..)?.split_first();
+    let (entry, after) = after_start.filter(|(entry, _)| entry.0.contains(&block.start))?;
+    let until = |end: u64| after.iter().take_while(move |c| c.0.start <= end);
+    let is_marked = |(_, marks): &(Place, [bool; 4])| marks[PROLOGUE_END];
+    if marks
+        .range(block.start..=block.last)
+        .any(|(_, rows)| rows.iter().any(is_marked))
+    {
+        return None;
+    }
+    let another = |c: &&(Range<u64>, Place)| line(&c.1) != 0 && line(&c.1) != line(&entry.1);
+    if !says_prologues && until(block.last).any(|c| another(&c)) {
+        return None;
+    }
+    if let Some((range, place)) = until(block.sure).find(|c| line(&c.1) != 0) {
+        return Some((range.start, *place));
+    }
+    let (_, last) = until(block.sure).last().unwrap_or(entry);
+    let (at, place) = if line(last) == 0 {
+        (block.start, entry.1)
+    } else {
+        (block.sure, *last)
+    };
+    (line(&place) != 0).then_some((at, place))
+}
+
+/// Whether rows at an address differ in one more that says that a prologue ends, or in one that says so besides.
+fn ends_prologue(
+    expected: &[(Place, [bool; 4])],
+    found: &[(Place, [bool; 4])],
+    place: Place,
+) -> bool {
+    let Some(((of, marks), before)) = found.split_last() else {
+        return false;
+    };
+    let mut without = *marks;
+    without[PROLOGUE_END] = false;
+    let is_one_more = without == [false; 4] && before == expected;
+    let says_so_besides = expected.split_last() == Some((&(place, without), before));
+    *of == place && marks[PROLOGUE_END] && (is_one_more || says_so_besides)
+}
+
 fn compare_marks(
-    expected: Marks,
+    (expected, ends): (Marks, &BTreeMap<u64, Place>),
     found: Vec<(u64, Place, [bool; 4])>,
     at: u64,
     report: &mut DebugReport,
@@ -269,8 +335,16 @@ fn compare_marks(
     if expected == by_address {
         return;
     }
+    let rows = |of: &Marks, at: &u64| of.get(at).cloned().unwrap_or_default();
+    let is_right = |at: &u64| {
+        let (should, is) = (rows(&expected, at), rows(&by_address, at));
+        should == is
+            || ends
+                .get(at)
+                .is_some_and(|place| ends_prologue(&should, &is, *place))
+    };
     let all = expected.keys().chain(by_address.keys());
-    let differs = all.filter(|a| expected.get(a) != by_address.get(a)).min();
+    let differs = all.filter(|at| !is_right(at)).min();
     if let Some(address) = differs {
         let (should, is) = (expected.get(address), by_address.get(address));
         report.fail(format!(

@@ -13,6 +13,17 @@ pub struct MovedRun {
     pub tail: u64,
 }
 
+/// New code that follows the entry of a moved function without a branch: addresses of instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryBlock {
+    /// The entry.
+    pub start: u64,
+    /// The first that calls or branches.
+    pub sure: u64,
+    /// The first that branches.
+    pub last: u64,
+}
+
 /// What a [`CodeMap`] is made of.
 #[derive(Clone, Debug, Default)]
 pub struct CodeMapParts {
@@ -24,6 +35,8 @@ pub struct CodeMapParts {
     pub reused: Vec<Range<u64>>,
     /// Jumps at old entries.
     pub entry_jumps: Vec<Range<u64>>,
+    /// Where moved functions are entered.
+    pub entry_blocks: Vec<EntryBlock>,
     /// Pointers to code that changed.
     pub pointers: Vec<(u64, u64)>,
     /// Old and new entries of functions whose pointers may or may not have changed.
@@ -42,6 +55,7 @@ impl CodeMap {
         parts.bodies.sort_by_key(|b| b.start);
         parts.runs.sort_by_key(|r| r.old);
         parts.entry_jumps.sort_by_key(|j| j.start);
+        parts.entry_blocks.sort_by_key(|b| b.start);
         parts.executable.sort_by_key(|e| e.start);
         parts.pointers.sort_unstable();
         parts.either.sort_unstable();
@@ -231,6 +245,11 @@ impl CodeMap {
             .iter()
             .filter(|h| h.start < old.end && h.end > old.start);
         holes.map(|h| h.start.max(old.start)).min()
+    }
+
+    /// Where moved functions are entered.
+    pub fn entry_blocks(&self) -> &[EntryBlock] {
+        &self.0.entry_blocks
     }
 
     /// Entry jumps in an interval.

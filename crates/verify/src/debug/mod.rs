@@ -13,7 +13,7 @@
 //! | scopes | each entry's intervals are the images of its old ones, and the first begins with its entry | [`scopes`] |
 //! | places | each variable's expressions hold for the images of their old intervals | [`places`] |
 //! | single addresses | labels, calls, return addresses and addresses in expressions follow | [`frame`] |
-//! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did | [`lines`] |
+//! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did; one row more may say where a prologue ends | [`lines`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
 //! | unwinding | `.debug_frame` says of new code what it said of old | [`unwind`] |
 //! | moves | which bytes correspond to which | [`moves`] |
@@ -41,7 +41,7 @@ mod split;
 mod stale;
 mod unwind;
 
-pub use map::{CodeMap, CodeMapParts, MovedRun};
+pub use map::{CodeMap, CodeMapParts, EntryBlock, MovedRun};
 pub(crate) use program::{is_described, prove};
 pub use split::{FileSections, joined};
 

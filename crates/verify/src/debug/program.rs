@@ -7,11 +7,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::map::{CodeMap, CodeMapParts, MovedRun};
+use super::map::{CodeMap, CodeMapParts, EntryBlock, MovedRun};
 use super::moves::Claimed;
 use super::{DebugReport, moves, probes};
-use crate::arch::Arch;
+use crate::arch::{Arch, Flow};
 use crate::context::{Context, Findings, FuncId};
+use crate::files::claim::Moved;
 use crate::files::elf::{self, Elf};
 use crate::proof::image;
 use crate::report::{Check, DebugState, DebugSummary, Failure};
@@ -311,9 +312,37 @@ fn parts<A: Arch>(
         runs: runs.concat(),
         reused: cx.reused.ranges().map(|r| range(&r.0.numbers())).collect(),
         entry_jumps,
+        entry_blocks: cx
+            .functions
+            .iter()
+            .filter_map(|f| entry_block::<A>(cx, f))
+            .collect(),
         pointers,
         either,
         executable: cx.code.iter().map(range).collect(),
+    })
+}
+
+/// The code at a function's new entry that runs without a branch.
+fn entry_block<A: Arch>(cx: &Context<'_>, f: &Moved) -> Option<EntryBlock> {
+    let range = f.new.first()?.numbers();
+    let (mut at, mut last, mut sure) = (range.start, None, None);
+    while at < range.end {
+        let Some(insn) = A::decode(cx.output.bytes_from(at)?, at) else {
+            break;
+        };
+        last = Some(at);
+        match insn.flow {
+            Flow::Next | Flow::Nothing | Flow::Trap => {}
+            Flow::Call(_) | Flow::IndirectCall => sure = sure.or(last),
+            _ => break,
+        }
+        at = at.checked_add(u64::from(insn.len))?;
+    }
+    Some(EntryBlock {
+        start: range.start,
+        sure: sure.or(last)?,
+        last: last?,
     })
 }
 

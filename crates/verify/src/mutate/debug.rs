@@ -47,8 +47,10 @@ impl<'a> Faults<'a> {
             AddressOff => self.pool_edits(),
             AbbreviationsOfNeighbour => self.unit_abbreviations(),
             AttributesExchanged => self.abbreviations(),
-            StatementTurned | RowFlagLost | DiscriminatorOther | RowLineOff | RowColumnOther
-            | RowAddressOff | EntryJumpRowLost | SequenceTooLong => self.row_edits(kind),
+            StatementTurned | RowFlagLost | PrologueEndsLater | DiscriminatorOther | RowLineOff
+            | RowColumnOther | RowAddressOff | EntryJumpRowLost | SequenceTooLong => {
+                self.row_edits(kind)
+            }
             ArangesShort => self.aranges(),
             GdbIndexUnit => self.gdb_index(),
             BuildIdOff => self.build_id(),
@@ -383,6 +385,16 @@ impl<'a> Faults<'a> {
             let lengths = header.standard_opcode_lengths().slice();
             for step in steps(code, header.opcode_base(), lengths) {
                 let at = first + step.at;
+                let base = header.opcode_base();
+                if kind == Kind::PrologueEndsLater {
+                    let next = data
+                        .get(at + 1)
+                        .filter(|next| **next == 1 || **next >= base);
+                    if let (Step::Standard(10), Some(next)) = (step.what, next) {
+                        out.push(self.in_section(".debug_line", at, &[*next, 10]));
+                    }
+                    continue;
+                }
                 let value = code.get(step.at + 3..step.at + 11);
                 let address = value.map_or(0, word);
                 let is = |what: Step| step.what == what;

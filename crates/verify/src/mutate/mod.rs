@@ -336,6 +336,8 @@ kinds! {
     StatementTurned,
     /// A row does not say any more that a prologue ends, but that a block begins.
     RowFlagLost,
+    /// Not this row says that a prologue ends, but the next.
+    PrologueEndsLater,
     /// A row has another discriminator.
     DiscriminatorOther,
     /// A row has another line.
@@ -465,6 +467,7 @@ impl Kind {
         Kind::AddressOff,
         Kind::StatementTurned,
         Kind::RowFlagLost,
+        Kind::PrologueEndsLater,
         Kind::DiscriminatorOther,
         Kind::RowLineOff,
         Kind::RowColumnOther,

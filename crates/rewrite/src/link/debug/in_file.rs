@@ -18,8 +18,11 @@ use postlink_elf::elf::{Elf, Section, SymbolTable};
 use postlink_elf::moves::{self, Moves};
 use postlink_elf::names::build_id_text;
 use postlink_elf::note::{Note, NoteKind};
+use postlink_isa::{Machine, with_isa};
 
-use super::{CompressDebug, DebugReport, executable, has_debug_info, sections};
+use super::{
+    AT_OLD_ENTRY, CompressDebug, DebugReport, entry_block, executable, has_debug_info, sections,
+};
 use postlink_elf::FormatError;
 
 /// Updated debug information in a file of its own.
@@ -93,7 +96,11 @@ fn belong(input: &Elf<'_>, debug: &Elf<'_>, note: &Note) -> Result<(), DebugFile
 }
 
 /// The map of addresses, from what the output says.
-fn map(input: &Elf<'_>, note: &Note, moves: Moves) -> Result<AddressMap, DebugFileError> {
+fn map(
+    [input, output]: [&Elf<'_>; 2],
+    note: &Note,
+    moves: Moves,
+) -> Result<AddressMap, DebugFileError> {
     let mut parts = MapParts {
         executable: executable(input),
         entry_jumps: moves.entry_jumps,
@@ -108,6 +115,12 @@ fn map(input: &Elf<'_>, note: &Note, moves: Moves) -> Result<AddressMap, DebugFi
             .bodies
             .extend(f.old.iter().map(range).map(|(a, b)| a..b));
         ranges.extend(f.new.iter().map(range));
+        let entry = f.new.first().and_then(|&(start, len)| {
+            let code = output.bytes_at(start, len)?;
+            let machine = Machine::of_elf(output.machine)?;
+            with_isa!(machine, I => entry_block::<I>(code, start))
+        });
+        parts.entry_blocks.extend(entry);
     }
     ranges.sort_unstable();
     let in_old = ranges.iter().filter(|(start, _)| *start < end);
@@ -194,7 +207,7 @@ fn symbols(
                     Some(body) => body.end,
                     None => jump.end,
                 };
-                add(".entry", jump.start, end - jump.start);
+                add(AT_OLD_ENTRY, jump.start, end - jump.start);
             }
         }
     }
@@ -220,7 +233,7 @@ pub fn update<'d>(
                 .into(),
         )
     })?;
-    let map = map(input, &note, moves)?;
+    let map = map([input, output], &note, moves)?;
     let mut report = DebugReport {
         input_bytes: sections::size(debug),
         ..DebugReport::default()

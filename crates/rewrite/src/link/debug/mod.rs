@@ -21,13 +21,13 @@ mod split;
 
 use std::ops::Range;
 
-use postlink_dwarf::{AddressMap, MapParts, Run};
+use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run};
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::moves::{self, Move, Moves};
 use postlink_elf::raw;
 use postlink_elf::write::{InSection, NewKind, NewSection, NewSymbol, Replacement, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use postlink_isa::{Code, Isa};
+use postlink_isa::{Code, Flow, Isa};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -43,7 +43,11 @@ pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
 use sections::Changed;
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
-pub use split::{SplitData, skeletons};
+pub use split::{SplitData, package_ids, skeletons};
+
+/// What symbols of jumps at old entries have after the function's name. Demangled it is `f(int) [clone .cold] [clone
+/// .entry]`: without `.cold` gdb puts a breakpoint on a function of C++ on the jump as well.
+const AT_OLD_ENTRY: &str = ".cold.entry";
 
 /// What becomes of debug information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -92,7 +96,7 @@ pub struct DebugReport {
 }
 
 impl Placement {
-    /// Symbols for what is left of moved functions: `NAME.entry`. Code that stays calls through the jump
+    /// Symbols for what is left of moved functions ([`AT_OLD_ENTRY`]). Code that stays calls through the jump
     /// there, and without a symbol of its own it would be named after whatever is in front of it. After the
     /// jump is the old body, unless that holds other code now.
     pub fn entry_symbols(&self, program: &Program<'_>, parts: &MapParts, writer: &mut Writer<'_>) {
@@ -115,7 +119,7 @@ impl Placement {
                     jump.end
                 };
                 writer.add_symbol(NewSymbol {
-                    name: [symbol.name, b".entry"].concat(),
+                    name: [symbol.name, AT_OLD_ENTRY.as_bytes()].concat(),
                     value: start,
                     size: end.saturating_sub(start),
                     kind: 2,
@@ -163,6 +167,13 @@ impl Placement {
                 }
             }
             let start = program.start(r.function as usize);
+            if let Some(entry) = self.entries.get(&InputAddr::new(start)) {
+                let code = &r.code.fragments[0].code.bytes;
+                let code = code.get(entry.get().wrapping_sub(placed[0]) as usize..);
+                parts
+                    .entry_blocks
+                    .extend(code.and_then(|code| entry_block::<I>(code, entry.get())));
+            }
             let new = self
                 .followed(program, InputAddr::new(start))
                 .map(OutputAddr::get);
@@ -180,6 +191,29 @@ impl Placement {
         }
         parts
     }
+}
+
+/// The code at an entry that runs without a branch; `None` if there is none.
+fn entry_block<I: Isa>(code: &[u8], entry: u64) -> Option<EntryBlock> {
+    let mut rest = code;
+    let (mut at, mut last, mut sure) = (entry, None, None);
+    while let Some(insn) = I::decode(rest, at) {
+        last = Some(at);
+        let is_call = matches!(insn.flow, Flow::Call { .. } | Flow::IndirectCall);
+        if insn.flow != Flow::Next {
+            sure = sure.or(last);
+        }
+        if insn.flow != Flow::Next && !is_call {
+            break;
+        }
+        rest = rest.get(usize::from(insn.len)..)?;
+        at = insn.end();
+    }
+    Some(EntryBlock {
+        start: entry,
+        sure: sure.or(last)?,
+        last: last?,
+    })
 }
 
 /// The runs of a fragment at an address. Bytes that stand for nothing are the tail of the run in front of

@@ -47,6 +47,12 @@ pub fn skeletons(elf: &Elf<'_>) -> Vec<Skeleton> {
     split::skeletons(|name| by_name.get(name).map_or(&[][..], |(_, of)| &of.bytes[..]))
 }
 
+/// Ids of the units in a package; none if it cannot be read.
+pub fn package_ids(package: &SplitData) -> Vec<u64> {
+    let (sections, _) = load(std::slice::from_ref(package));
+    sections.first().map_or(Vec::new(), |s| split::ids(s))
+}
+
 /// Sections by name, unpacked.
 pub(super) type Sections<'d> = Vec<(String, Cow<'d, [u8]>)>;
 
