@@ -1,5 +1,5 @@
-//! Identical functions are folded: programs do what they did, functions keep different addresses, and the checker refuses
-//! a function that is told to be identical to another and is not.
+//! Identical functions are folded: programs do what they did, functions keep different addresses, and the checker
+//! refuses a function that is told to be identical to another and is not.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::unwind::eh_frame::EhFrame;
-use postlink_verify::{ChangeKind, Options, Report, Verdict, verify};
+use postlink_verify::{ChangeKind, DebugState, Options, Report, Verdict, verify};
 use support::faults::changed;
 use support::folder::Folder;
 use support::{done, is_installed};
@@ -180,6 +180,8 @@ fn one_of_several_identical_functions_stands_for_all() {
             assert_eq!(changed(&report, ChangeKind::FoldedFunction), 8);
             let counted = report.assumptions.iter().find(|a| a.id == "A15");
             assert_eq!(counted.map(|a| a.functions), Some(8));
+            let debug = report.debug.map(|d| d.state);
+            assert_eq!(debug, Some(DebugState::Updated), "{machine:?} {flags:?}");
             // With everything that changes instructions, tables for profiles, and random layouts.
             let all = [
                 "--icf",
@@ -214,6 +216,38 @@ fn nothing_is_folded_unless_it_is_asked_for() {
     ] {
         let report = folded(&folder, X86_64, &plain, options);
         assert_eq!(changed(&report, ChangeKind::FoldedFunction), 0);
+    }
+}
+
+#[test]
+fn the_front_end_folds_with_and_without_a_profile() {
+    let folder = Folder::new();
+    let Some(plain) = counted(&folder, X86_64, &["-Wl,-q"]) else {
+        return;
+    };
+    folder.postlink(&["links", "bin"]);
+    for (options, least) in [
+        (&["-data=profile", "-icf=1"][..], 8),
+        (
+            &[
+                "-data=profile",
+                "-icf",
+                "-reorder-functions=cdsort",
+                "-reorder-blocks=ext-tsp",
+            ],
+            8,
+        ),
+        (&["-data=profile", "-icf=safe"], 3),
+        (&["-icf=all"], 8),
+    ] {
+        let mut command = Command::new(folder.path("bin/llvm-bolt"));
+        command.args(["app", "-o", "opt"]).args(options);
+        let said = done(command.current_dir(folder.dir())).stdout;
+        let said = String::from_utf8_lossy(&said);
+        let folded = said.split("BOLT-INFO: ICF folded ").nth(1);
+        let folded = folded.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        assert!(folded.is_some_and(|n| n >= least), "{options:?}: {said}");
+        assert_eq!(run(&folder, X86_64, "opt"), plain, "{options:?}");
     }
 }
 
