@@ -21,8 +21,8 @@ const AARCH64: Machine = (
     &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
 );
 
-/// Templates of which several instances have the same code: leaves, callers of those, functions that call themselves and
-/// each other, tail calls, landing pads. And functions that differ in one thing.
+/// Templates of which several instances have the same code: leaves, callers of those, functions that call themselves
+/// and each other, tail calls, landing pads. And functions that differ in one thing.
 const SOURCE: &str = r#"
 #include <cstdio>
 #include <stdexcept>

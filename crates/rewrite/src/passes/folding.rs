@@ -2,8 +2,8 @@
 //!
 //! Two functions are identical if their instructions are the same, name the same data, and call the same functions or
 //! functions that are identical themselves, and if unwinding does the same at each instruction. Of such a set one
-//! function moves, with the counts of all; the others have no new code. Calls of theirs in new code, and a jump at
-//! their old entries, lead to that one's. Pointers to them stay what they are, so that no two functions get one address,
+//! function moves, with the counts of all; the others have no new code. Calls of them in new code, and a jump at
+//! their old entries, lead to that one's. Pointers to them stay what they are, so no two functions get one address,
 //! and so do their symbols and their debug information, which describe old code.
 //!
 //! This is decided before blocks are ordered, by what the input has: a hash of everything but the functions that are

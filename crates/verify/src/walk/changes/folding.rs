@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `call G`, `jmp G`, the entry of G | `call F'`, `jmp F'`, a jump to F', the new code of another function F |
 //!
-//! The claim gives G the new code of F, and both are walked against it, each from its own entry: so the pair (entry of G,
-//! F') is shown as (entry of F, F') is, with everything that a pair asks for. Instructions are the same, addresses of
+//! The claim gives G the new code of F, and both are walked against it, each from its own entry: so the pair (entry of
+//! G, F') is shown as (entry of F, F') is, with everything that a pair asks for. Instructions are the same, addresses of
 //! data are the same (not merely addresses of equal data), unwind rows, landing pads, actions and types are the same at
 //! each instruction. What passes changed in F' is judged for G by the rules that it is judged by for F.
 //!
@@ -19,8 +19,8 @@
 //! *Pointers* to G are what they were ([`crate::context::Context::pair_owner`] knows no pair of G's): G's old entry, at
 //! which a jump leads to F'. So F and G have different addresses, as before, and no comparison of pointers tells.
 //!
-//! What is different is who a return address in F' belongs to: assumption A15. Debug information and symbols of F describe
-//! F'; those of G describe its old body.
+//! What is different is who a return address in F' belongs to: assumption A15. Debug information and symbols of F
+//! describe F'; those of G describe its old body.
 
 use super::super::Walk;
 use crate::arch::Arch;
