@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `call G`, `jmp G`, the entry of G | `call F'`, `jmp F'`, a jump to F', the new code of another function F |
 //!
-//! The claim gives G the new code of F, and both are walked against it, each from its own entry: so the pair (entry of
-//! G, F') is shown as (entry of F, F') is, with everything that a pair asks for. Instructions are the same, addresses of
-//! data are the same (not merely addresses of equal data), unwind rows, landing pads, actions and types are the same at
-//! each instruction. What passes changed in F' is judged for G by the rules that it is judged by for F.
+//! The claim gives G the new code of F, and both are walked against it, each from its own entry: so the pair (entry
+//! of G, F') is shown as (entry of F, F') is, with everything that a pair asks for. Instructions are the same,
+//! addresses of data are the same (not merely addresses of equal data), unwind rows, landing pads, actions and
+//! types are the same at each instruction. What passes changed in F' is judged for G by the rules that it is judged
+//! by for F.
 //!
 //! *Calls of other functions* may differ between F and G: new code calls K', where F calls K and G calls L. That is
 //! right if L was folded into K, which is shown where L is walked ([`crate::context::Context::entered_at`]). So each
