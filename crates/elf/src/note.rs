@@ -23,6 +23,7 @@
 //! | — unsigned | old entry, less that of the function before it (0 at first) |
 //! | — unsigned | number of old ranges; of each: signed: start less the old entry; unsigned: length |
 //! | — unsigned | number of new ranges; of each: signed: start less the end of the new range before it, of this function or an earlier one (0 at first); unsigned: length |
+//! | — signed | only if that number is 0: the function was folded into another, which has new ranges of its own: its old entry, less the old entry |
 //! | — unsigned | number of other entries; of each: signed: old address less the old entry; signed: new address less the start of the first new range |
 //! | — u8 | version 2 alone: what is at the old entry: 0 what was there, 2 a jump to the new one (1 and 3 are reserved) |
 //! | — unsigned | version 2 alone: number of jump tables of its own; of each: |
@@ -121,6 +122,8 @@ pub struct MovedFunction {
     pub old: Vec<(u64, u64)>,
     /// Its ranges in the output: (start, length). The first begins with the entry.
     pub new: Vec<(u64, u64)>,
+    /// Without ranges in the output: the entry, in the input, of the function whose new code stands for this one.
+    pub folded_into: u64,
     /// Places besides the entry that are reached by address: (in the input, in the output).
     pub labels: Vec<(u64, u64)>,
     /// What is at the old entry; told where the note has a [basis](Note::basis).
@@ -266,6 +269,7 @@ impl Note {
                 end = start + len;
                 new.push((start, len));
             }
+            let folded_into = read_folded(&mut r, entry, &new)?;
             let mut labels = Vec::with_capacity(count(&mut r, 2, "the number of other entries")?);
             for _ in 0..labels.capacity() {
                 let Some((base, _)) = new.first() else {
@@ -305,6 +309,7 @@ impl Note {
                 entry,
                 old,
                 new,
+                folded_into,
                 labels,
                 level,
                 tables,
@@ -394,6 +399,9 @@ impl Note {
                 unsigned(&mut desc, range.1);
                 end = end_of(*range)?;
             }
+            if f.new.is_empty() {
+                difference(&mut desc, f.folded_into, f.entry);
+            }
             unsigned(&mut desc, f.labels.len() as u64);
             for (from, to) in &f.labels {
                 let Some((base, _)) = f.new.first() else {
@@ -458,6 +466,14 @@ fn read_basis(r: &mut Reader<'_>) -> Result<NoteBasis, FormatError> {
                 .values(other, "1 or 2"),
         ),
     }
+}
+
+/// The entry of the function that one without new ranges was folded into.
+fn read_folded(r: &mut Reader<'_>, entry: u64, new: &[(u64, u64)]) -> Result<u64, FormatError> {
+    if !new.is_empty() {
+        return Ok(0);
+    }
+    Ok(entry.wrapping_add_signed(r.signed("what it was folded into")?))
 }
 
 /// What is at an old entry.
@@ -637,10 +653,12 @@ mod tests {
                 falls_back.sort_unstable();
                 falls_back.dedup();
             }
+            let folded_into = if new.is_empty() { address(u)? } else { 0 };
             Ok(MovedFunction {
                 entry,
                 old,
                 new,
+                folded_into,
                 labels,
                 level,
                 tables,
@@ -710,17 +728,26 @@ mod tests {
                     labels: vec![(0x1090, 0x5042)],
                     ..MovedFunction::default()
                 },
+                MovedFunction {
+                    entry: 0x1100,
+                    old: vec![(0x1100, 5)],
+                    folded_into: 0x1080,
+                    ..MovedFunction::default()
+                },
             ],
         };
         let expected = [
-            &[9, 0, 0, 0, 36, 0, 0, 0, 1, 0, 0, 0][..],
+            &[9, 0, 0, 0, 45, 0, 0, 0, 1, 0, 0, 0][..],
             b"postlink\0\0\0\0",
-            &[1, 0, 0, 0, 1, 2, 0xab, 0xcd, 2],
+            &[1, 0, 0, 0, 1, 2, 0xab, 0xcd, 3],
             &[0x80, 0x20, 1, 0, 0x80, 0x01], // entry 0x1000, one old range: 0, 0x80
             &[2, 0x80, 0xa0, 0x01, 0x40],    // two new ranges: 0x5000 from 0, 0x40
             &[0xc0, 0x1f, 0x20, 0],          // 0xfc0 after 0x5040, 0x20; no labels
             &[0x80, 0x01, 1, 0x70, 3],       // entry 0x80 further; 0x10 before it, 3
             &[1, 0xa0, 0x60, 5, 1, 0x10, 2], // 0xfe0 before 0x6020, 5; label
+            &[0x80, 0x01, 1, 0, 5],          // entry 0x80 further, one old range: 0, 5
+            &[0, 0x80, 0x7f, 0],             // no new range: folded into 0x80 before it; no labels
+            &[0, 0, 0],                      // padding
         ]
         .concat();
         assert_eq!(note.encode().unwrap(), expected);
@@ -736,6 +763,7 @@ mod tests {
                 entry: 0x30,
                 old: vec![(0x30, 9)],
                 new: vec![(0x50, 8)],
+                folded_into: 0,
                 labels: vec![],
                 level: EntryLevel::Long,
                 tables: vec![OwnTable {

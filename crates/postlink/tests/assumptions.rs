@@ -341,6 +341,29 @@ fn the_word_below_the_stack_pointer_is_read_after_a_call() {
     .succeeds();
 }
 
+const A15: &str = r#"
+#include <stdio.h>
+static void *seen[2];
+__attribute__((noipa)) void note(int i) { seen[i] = __builtin_return_address(0); }
+__attribute__((noipa)) int first(int i) { note(i); return i * 3 + 1; }
+__attribute__((noipa)) int second(int i) { note(i); return i * 3 + 1; }
+int main(void) {
+  int all = 0;
+  for (int i = 0; i < 1000; i++) all += first(0) + second(1);
+  printf("%d %d\n", all, seen[0] != seen[1]);
+  return 0;
+}
+"#;
+
+#[test]
+fn return_addresses_in_two_functions_are_compared() {
+    Attack {
+        optimize: Some(&["--icf=all"]),
+        ..Attack::of("A15", A15)
+    }
+    .succeeds();
+}
+
 const A13: &str = r#"
 #include <stdio.h>
 long flags(long);

@@ -45,7 +45,9 @@ pub use link::debug::{
     skeletons, update_debug_file,
 };
 pub use link::stress;
-pub use passes::{Inlining, PassOptions, PassReport, Plt, Promotion, Threading};
+pub use passes::{
+    Folding, FoldingReport, Inlining, PassOptions, PassReport, Plt, Promotion, Threading,
+};
 pub use phases::{Phases, did, expect, worked};
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};

@@ -447,6 +447,14 @@ impl<'a> Context<'a> {
         self.pair_owner(addr, addr.kept()).is_some()
     }
 
+    /// The moved function whose old and new entries these are. Of one that was folded into another the new entry is
+    /// the other's: control may go there, but no pointer may lead there ([`Context::pair_owner`] says nothing of it),
+    /// so that the two keep different addresses.
+    pub(crate) fn entered_at(&self, old: InputAddr, new: OutputAddr) -> Option<FuncId> {
+        let id = self.entry_of(old)?;
+        (self.function(id)?.new_entry() == new).then_some(id)
+    }
+
     /// The moved function for which (old, new) could be a pair: the one that has both addresses.
     pub(crate) fn pair_owner(&self, old: InputAddr, new: OutputAddr) -> Option<FuncId> {
         let id = self.new.owner(new)?;

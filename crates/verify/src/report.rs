@@ -115,16 +115,19 @@ pub enum ChangeKind {
     ConditionalTailCall,
     /// Bodies of functions in the place of calls of them.
     InlinedCall,
+    /// Functions for which the new code of another stands that does the same.
+    FoldedFunction,
 }
 
 impl ChangeKind {
     /// All kinds, in their order.
-    pub const ALL: [ChangeKind; 5] = [
+    pub const ALL: [ChangeKind; 6] = [
         ChangeKind::SlotCall,
         ChangeKind::Constant,
         ChangeKind::PromotedCall,
         ChangeKind::ConditionalTailCall,
         ChangeKind::InlinedCall,
+        ChangeKind::FoldedFunction,
     ];
 
     /// What is changed, for people.
@@ -139,6 +142,9 @@ impl ChangeKind {
                 "conditional branches that leave the function, past a jump that did"
             }
             ChangeKind::InlinedCall => "calls in whose place the function's body is",
+            ChangeKind::FoldedFunction => {
+                "functions for which the new code of an identical one stands"
+            }
         }
     }
 }
@@ -345,7 +351,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 14] = [
+const ASSUMPTIONS: [(&str, &str); 15] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, nor on what a jump through a table leaves in registers, beyond what is looked for",
@@ -401,6 +407,10 @@ const ASSUMPTIONS: [(&str, &str); 14] = [
     (
         "A14",
         "the routines that instrumentation adds (start-up, a thread's counters, first calls) write, through addresses that they calculate, only to memory of their own",
+    ),
+    (
+        "A15",
+        "nothing depends on which of several functions with the same code a return address or program counter is in, beyond unwinding: backtraces and profiles name one for the other",
     ),
 ];
 

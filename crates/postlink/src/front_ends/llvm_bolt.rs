@@ -10,7 +10,7 @@
 //! | `-reorder-functions=` | `none`, `exec-count`, `hfsort`, `cdsort` and its old name `hfsort+`, `user`; `pettis-hansen` is hfsort |
 //! | `-split-functions`, `-split-all-cold`, `-split-eh` | every block that never ran leaves the hot part, landing pads too |
 //! | `-funcs`, `-skip-funcs` and their kin | the others, or these, stay where they are |
-//! | `-plt=`, `-simplify-rodata-loads`, `-hugify` | as there, by rules that the checker has (`docs/passes.md`) |
+//! | `-plt=`, `-simplify-rodata-loads`, `-icf`, `-hugify` | as there, by rules that the checker has (`docs/passes.md`) |
 //! | `-infer-stale-profile` | always: counts of changed functions are carried over as far as code is recognised |
 //!
 //! As with LLVM's tool, nothing is reordered or split that the command line does not name. Unlike there, the
@@ -28,8 +28,8 @@ use postlink_profile::bolt_yaml;
 use postlink_rewrite::attach::{Moving, Source};
 use postlink_rewrite::stats::DynoStats;
 use postlink_rewrite::{
-    DebugInfo, Fitted, FunctionOrder, Inlining, InstrumentOptions, OptimizeOptions, PassOptions,
-    Phases, Plt, Promotion, Threading,
+    DebugInfo, Fitted, Folding, FunctionOrder, Inlining, InstrumentOptions, OptimizeOptions,
+    PassOptions, Phases, Plt, Promotion, Threading,
 };
 use regex::bytes::Regex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -163,6 +163,10 @@ const OPTIONS: &[Known] = &[
     switch(
         "inline-all",
         "as --inline-small-functions; larger functions are not inlined",
+    ),
+    switch(
+        "icf",
+        "none, safe or all (as without a value): the new code of one function stands for identical ones; pointers stay",
     ),
     switch(
         "simplify-conditional-tail-calls",
@@ -310,7 +314,6 @@ const OPTIONS: &[Known] = &[
     ignored("instrument-hot-only", "all functions are instrumented"),
     ignored("cg-from-perf-data", TUNE),
     // Changes of instructions.
-    ignored("icf", CODE),
     ignored_value("indirect-call-promotion-calls-topn", CODE),
     ignored_value("indirect-call-promotion-jump-tables-topn", CODE),
     ignored_value("indirect-call-promotion-mispredict-threshold", CODE),
@@ -742,6 +745,17 @@ fn say_done(done: &Optimized) {
         "BOLT-INFO: {} functions moved, {} bytes of hot code, {} of cold",
         report.moved, report.hot_bytes, report.cold_bytes
     );
+    if let Some(folding) = report.folding.filter(|f| f.folded > 0) {
+        println!(
+            "BOLT-INFO: ICF folded {} out of {} functions in {} passes. 0 functions had jump tables.",
+            folding.folded, folding.considered, folding.rounds
+        );
+        println!(
+            "BOLT-INFO: Removing all identical functions will save {:.2} KB of code space. Folded functions were called {} times based on profile.",
+            folding.bytes as f64 / 1024.0,
+            folding.executions
+        );
+    }
     for pass in &report.passes {
         println!(
             "BOLT-INFO: -{}: {} of {} {} changed, which ran {} times",
@@ -866,6 +880,12 @@ fn passes(given: &Given) -> Result<PassOptions> {
         simplify_rodata_loads: given.switch("simplify-rodata-loads", false)?,
         promotion: promotion(given)?,
         inlining: inlining(given)?,
+        folding: match given.value("icf") {
+            None | Some("none" | "0" | "false" | "FALSE" | "False") => Folding::None,
+            Some("safe") => Folding::Safe,
+            Some("" | "all" | "1" | "true" | "TRUE" | "True") => Folding::All,
+            Some(other) => bail!("for the --icf option: Cannot find option named '{other}'!"),
+        },
         threading: Threading {
             double_jumps: match given.value("peepholes") {
                 None | Some("none" | "tailcall-traps" | "useless-branches") => false,

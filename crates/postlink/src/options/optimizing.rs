@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use postlink_rewrite::{
-    CompressDebug, DebugInfo, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
+    CompressDebug, DebugInfo, Folding, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
 };
 
 use super::branches::BranchPasses;
@@ -42,6 +42,27 @@ impl From<PltArg> for Plt {
             PltArg::None => Plt::None,
             PltArg::Hot => Plt::Hot,
             PltArg::All => Plt::All,
+        }
+    }
+}
+
+/// Which identical functions are folded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IcfArg {
+    /// None
+    None,
+    /// Those that call nothing, so that no backtrace names one for the other
+    Safe,
+    /// All
+    All,
+}
+
+impl From<IcfArg> for Folding {
+    fn from(arg: IcfArg) -> Self {
+        match arg {
+            IcfArg::None => Folding::None,
+            IcfArg::Safe => Folding::Safe,
+            IcfArg::All => Folding::All,
         }
     }
 }
@@ -151,6 +172,10 @@ pub struct Passes {
     /// Loads from memory that is never written become immediates
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub simplify_rodata_loads: Option<bool>,
+    /// The new code of one function stands for others with the same code, which keep their addresses; backtraces name
+    /// one for the other. safe: only functions that call nothing
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub icf: Option<IcfArg>,
     #[command(flatten)]
     pub branches: BranchPasses,
 }
@@ -167,6 +192,7 @@ impl Passes {
             simplify_rodata_loads: self
                 .simplify_rodata_loads
                 .unwrap_or(default.simplify_rodata_loads),
+            folding: self.icf.map_or(default.folding, Folding::from),
             promotion: self.branches.promotion(default.promotion),
             inlining: self.branches.inlining(default.inlining),
             threading: self.branches.threading(default.threading),

@@ -5,6 +5,7 @@
 //! loudly what it skips without them.
 
 mod aarch64;
+mod folding;
 mod passes;
 mod perf2bolt;
 mod profgen;

@@ -93,6 +93,7 @@ impl<'d> Program<'d> {
             new_end,
             visible: Visible::of_file(elf, bounds),
             entry_proof: EntryProof::default(),
+            folded: FxHashSet::default(),
         };
         let mut visible = std::mem::take(&mut program.visible);
         if !program.refs.kept {

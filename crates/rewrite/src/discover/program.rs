@@ -90,6 +90,8 @@ pub struct Program<'d> {
     pub visible: Visible,
     /// Where jumps may overwrite old entries; only filled in if the linker kept no relocations.
     pub entry_proof: EntryProof,
+    /// Starts of functions for which the new code of others stands: pointers to them keep their values.
+    pub folded: FxHashSet<u64>,
 }
 
 impl<'d> Program<'d> {
@@ -115,7 +117,9 @@ impl<'d> Program<'d> {
     /// Whether pointers to the function that begins at an address may follow it when it moves: nothing can
     /// tell by what it sees ([`crate::discover::visible`]), and no code knows the address by a distance.
     pub fn may_follow(&self, start: u64) -> bool {
-        self.visible.may_follow(start) && self.refs.may_follow(start)
+        self.visible.may_follow(start)
+            && self.refs.may_follow(start)
+            && !self.folded.contains(&start)
     }
 
     /// The piece that covers an address.

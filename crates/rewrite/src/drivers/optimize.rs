@@ -35,7 +35,9 @@ use crate::link::debug::{
 use crate::link::{
     self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, moving, reusable_space, stress,
 };
-use crate::passes::{self, Changes, PassOptions, PassReport, Ran, Threaded};
+use crate::passes::{
+    self, Changes, Folding, FoldingReport, Folds, PassOptions, PassReport, Ran, Threaded,
+};
 use crate::phases::{self, Phases};
 use crate::pin::Pin;
 use crate::report::export;
@@ -206,6 +208,9 @@ pub struct OptimizeReport {
     /// What passes changed; empty if code is only placed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<PassReport>,
+    /// What became of identical functions, if they are folded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folding: Option<FoldingReport>,
     /// Dyno-stats before and after.
     pub dyno_stats: Option<(DynoStats, DynoStats)>,
     /// Under stress, where nothing should run any more.
@@ -316,7 +321,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         phases: &mut Phases,
     ) -> Result<Box<dyn Rewriting<Report = OptimizeReport> + 'd>, Error> {
         let FittedTo {
-            program,
+            mut program,
             nonlocal_exits,
             mut attached,
             mut shares,
@@ -336,10 +341,17 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         if !options.passes.is_placement_only() {
             phases.begin("passes");
         }
+        let mut folds = Folds::default();
+        if options.passes.folding != Folding::None {
+            let others = perhaps_identical::<I>(&program, &nonlocal_exits, &counted);
+            let (calls, which) = (&mut attached.calls, options.passes.folding);
+            let all = (&mut counted, others);
+            folds = passes::fold::<I>(&mut program, all, calls, which, &options.keep);
+        }
         let (threaded, mut passes) =
             passes::thread::<I>(&program, &mut counted, &mut attached.calls, options.passes);
         let (changes, others) =
-            passes::run::<I>(&program, &counted, &attached.calls, options.passes);
+            passes::run::<I>(&program, &counted, &attached.calls, &folds, options.passes);
         passes.extend(others);
         phases.begin("layout");
         let chosen: Vec<Chosen> = counted
@@ -368,6 +380,11 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         );
         program.elf.release();
         phases.end();
+        // What could not be emitted stands for nothing.
+        let found = folds.list.len();
+        let emits: FxHashSet<u32> = emitted.ready.iter().map(|r| r.function).collect();
+        let folded: FxHashSet<u32> = folds.list.iter().map(|f| f.function).collect();
+        folds.retain(|f| emits.contains(&f) || folded.contains(&f));
         Ok(Box::new(LaidOut {
             debug_info: options.debug_info,
             not_updated: None,
@@ -382,6 +399,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             shares,
             emitted,
             passes,
+            folds: (folds, found),
             threaded: if bat { threaded } else { Vec::new() },
             walk,
             layout: None,
@@ -405,6 +423,8 @@ struct LaidOut<'d, I> {
     emitted: EmittedAll,
     /// The passes that ran.
     passes: Vec<Ran>,
+    /// Functions for which others stand, and how many were found at first.
+    folds: (Folds, usize),
     /// By function with counts: its graph in the input, if that was changed. Only for translation tables.
     threaded: Vec<Option<Threaded>>,
     /// A walk through the program by its counts, if layouts are searched.
@@ -478,6 +498,7 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             self.options.keep.extend(functions);
             self.emitted
                 .take_back(&self.program, &self.counted, &mut self.shares, functions);
+            self.take_back_folded(functions);
             // Other code may be in the space of their old bodies: then places are given anew.
             if self.options.preset == Preset::Size {
                 self.emitted.drop_taken_back();
@@ -689,6 +710,20 @@ fn emit_all<'d, I: Isa>(
 }
 
 impl<'d, I: Isa> LaidOut<'d, I> {
+    /// Leaves folded functions where they were: those that were refused, and those that were folded into such.
+    fn take_back_folded(&mut self, functions: &FxHashSet<u64>) {
+        let (program, shares) = (&self.program, &mut self.shares);
+        let refused = |function: u32| functions.contains(&program.start(function as usize));
+        for f in &self.folds.0.list {
+            if refused(f.function) || refused(f.into) {
+                let share = &mut shares[f.function as usize];
+                share.pin = Some(Pin::NotProved);
+                self.emitted.not_emitted.push(*share);
+            }
+        }
+        self.folds.0.retain(|function| !refused(function));
+    }
+
     /// Where functions go, and which layouts were tried if there was a search.
     fn layout(&self) -> (Layout, Option<SearchReport>) {
         let emitted = &self.emitted;
@@ -800,6 +835,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let options = self.link_options(layout)?;
         let orders = [layout.order.as_slice(); 2];
         let mut placed = link::place::<I>(program, ready, orders, &options, &mut writer);
+        placed.fold(program, &self.folds.0);
         placed.plan_veneers::<I>(program, ready, &mut writer);
         placed.unwind(program, ready, &mut writer)?;
         let startup = match placed.huge {
@@ -886,8 +922,12 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         for (i, _) in moving(&self.emitted.ready) {
             moves[self.emitted.of_ready[i]] = true;
         }
+        let (folds, found) = &self.folds;
+        let folding = self.options.passes.folding != Folding::None;
+        let folded = folding.then(|| folds.as_pass(*found));
         let passes = self.passes.iter();
-        passes.map(|pass| pass.report(|at| moves[at])).collect()
+        let passes = passes.map(|pass| pass.report(|at| moves[at]));
+        folded.into_iter().chain(passes).collect()
     }
 
     fn report(
@@ -916,6 +956,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             pointers_stay: program.visible.stays.as_ref().map(ToString::to_string),
             search,
             passes: self.passes(),
+            folding: (self.options.passes.folding != Folding::None).then(|| self.folds.0.report()),
             dyno_stats: self.options.dyno_stats.then(|| sum(&emitted.stats)),
             old_bodies: match self.options.stress {
                 // With that preset other code is there.
@@ -976,22 +1017,68 @@ fn registrars<'d, I: Isa>(
     wanted.sort_unstable();
     wanted.dedup();
     let mut scratch = prepare::Scratch::default();
-    let one = |function: u32| {
-        let analysed =
-            prepare::analyse::<I>(program, nonlocal_exits, function as usize, &mut scratch).ok()?;
-        let counts = Counts {
-            blocks: vec![0; analysed.cfg.blocks.len()],
-            succs: vec![0; analysed.cfg.succs.len()],
-            ..Counts::default()
-        };
-        Some(Counted {
-            function,
-            analysed,
-            counts,
-            entries: 0,
-        })
-    };
+    let one = |function: u32| without_counts::<I>(program, nonlocal_exits, function, &mut scratch);
     wanted.into_iter().filter_map(one).collect()
+}
+
+/// A function that did not run, if it can be moved.
+fn without_counts<'d, I: Isa>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    function: u32,
+    scratch: &mut prepare::Scratch,
+) -> Option<Counted<'d>> {
+    let analysed =
+        prepare::analyse::<I>(program, nonlocal_exits, function as usize, scratch).ok()?;
+    let counts = Counts {
+        blocks: vec![0; analysed.cfg.blocks.len()],
+        succs: vec![0; analysed.cfg.succs.len()],
+        ..Counts::default()
+    };
+    Some(Counted {
+        function,
+        analysed,
+        counts,
+        entries: 0,
+    })
+}
+
+/// Functions without counts that code which ran calls, and that may be identical to one that ran: those of its size,
+/// with what they call in turn. A profile need not know of them: one of samples has none of what ran seldom, and one of
+/// a program in which they were folded counts all in what stands for them.
+fn perhaps_identical<'d, I: Isa>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    counted: &[Counted<'_>],
+) -> Vec<Counted<'d>> {
+    let size = |c: &Counted<'_>| program.size(c.function as usize);
+    let sizes: FxHashSet<u64> = counted.iter().map(size).collect();
+    let mut known: FxHashSet<u32> = counted.iter().map(|c| c.function).collect();
+    let mut scratch = prepare::Scratch::default();
+    let mut found: Vec<Counted<'d>> = Vec::new();
+    let mut called: Vec<u64> = counted.iter().flat_map(passes::called).collect();
+    while !called.is_empty() {
+        called.sort_unstable();
+        called.dedup();
+        let mut next = Vec::new();
+        for target in called {
+            let function = program.piece_at(target).map(|p| p.function);
+            let Some(function) = function.filter(|f| {
+                program.start(*f as usize) == target
+                    && program.functions[*f as usize].pin.is_none()
+                    && sizes.contains(&program.size(*f as usize))
+                    && known.insert(*f)
+            }) else {
+                continue;
+            };
+            if let Some(c) = without_counts::<I>(program, nonlocal_exits, function, &mut scratch) {
+                next.extend(passes::called(&c));
+                found.push(c);
+            }
+        }
+        called = next;
+    }
+    found
 }
 
 /// What address translation needs to know of a function.

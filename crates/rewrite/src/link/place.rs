@@ -28,6 +28,7 @@ use crate::analyse::{SecondaryEntry, Target};
 use crate::cfg::BlockId;
 use crate::discover::{Program, Visible};
 use crate::error::Error;
+use crate::passes::{Folded, Folds};
 
 /// How functions are placed and what follows them.
 pub struct LinkOptions<'a> {
@@ -125,6 +126,10 @@ pub struct Placement {
     pub(super) reused_bodies: Vec<InputAddr>,
     /// Where entries went.
     pub entries: FxHashMap<InputAddr, OutputAddr>,
+    /// Functions for which the new code of others stands, and where that begins.
+    pub(super) folded: Vec<(Folded, OutputAddr)>,
+    /// By their old entries.
+    pub(super) folded_entries: FxHashMap<InputAddr, OutputAddr>,
     /// Where control from outside goes, if elsewhere.
     pub external_entries: FxHashMap<InputAddr, OutputAddr>,
     /// By veneer group: recorders' section.
@@ -195,6 +200,8 @@ pub fn place<I: Isa>(
         in_old_body: vec![[false; 2]; ready.len()],
         reused_bodies: Vec::new(),
         entries: FxHashMap::default(),
+        folded: Vec::new(),
+        folded_entries: FxHashMap::default(),
         external_entries: FxHashMap::default(),
         recorders: vec![None; count],
         recorder_at: vec![OutputAddr::default(); ready.len()],
@@ -263,6 +270,17 @@ fn name_in(veneer_group: usize, name: &str) -> String {
 }
 
 impl Placement {
+    /// Lets control that goes to folded functions go to what stands for them. Called once all code has its place.
+    pub fn fold(&mut self, program: &Program<'_>, folds: &Folds) {
+        for f in &folds.list {
+            let start = |function: u32| InputAddr::new(program.start(function as usize));
+            if let Some(new) = self.entries.get(&start(f.into)).copied() {
+                self.folded.push((*f, new));
+                self.folded_entries.insert(start(f.function), new);
+            }
+        }
+    }
+
     /// Positions in `order` that are in a veneer group.
     fn of_veneer_group<'o>(
         &self,
@@ -463,7 +481,8 @@ impl Placement {
             Target::Block(b) => self.block(ready, i, b),
             Target::Code(a) => {
                 let a = InputAddr::new(a);
-                let moved = self.entries.get(&a).copied().or_else(|| self.frame_at(a));
+                let moved = self.entries.get(&a).or_else(|| self.folded_entries.get(&a));
+                let moved = moved.copied().or_else(|| self.frame_at(a));
                 moved.unwrap_or(a.kept())
             }
             Target::Same(a) => InputAddr::new(a).kept(),

@@ -63,8 +63,11 @@ impl Placement {
     ) -> Result<(), Error> {
         let second = moving(ready).flat_map(|(_, r)| &r.secondary_entries);
         let second = second.map(|s| s.patch);
-        for EntryPatch { entry: from, at } in entry_patches.iter().copied().chain(second) {
-            let Some(new) = self.external_entries.get(&from).or(self.entries.get(&from)) else {
+        let folded = self.folded.iter().filter_map(|(f, _)| f.patch);
+        let all = entry_patches.iter().copied().chain(second).chain(folded);
+        for EntryPatch { entry: from, at } in all {
+            let known = [&self.external_entries, &self.entries, &self.folded_entries];
+            let Some(new) = known.into_iter().find_map(|list| list.get(&from)) else {
                 continue;
             };
             let mut code: Code<OutputAddr> = Code::default();
@@ -227,7 +230,10 @@ impl Placement {
         ready: &[Ready],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let moved: FxHashSet<u32> = moving(ready).map(|(_, r)| r.function).collect();
+        // Nothing comes to old bodies of folded functions either.
+        let folded = self.folded.iter().map(|(f, _)| f.function);
+        let moved = moving(ready).map(|(_, r)| r.function).chain(folded);
+        let moved: FxHashSet<u32> = moved.collect();
         let followed = |target: u64| self.followed(program, InputAddr::new(target));
         let edits: Vec<(InputAddr, FixupKind, OutputAddr)> = program
             .pieces

@@ -186,13 +186,7 @@ impl Placement {
             .enumerate()
             .filter(|(_, r)| !r.taken_back)
             .map(|(i, r)| {
-                let f = &program.functions[r.function as usize];
-                let old = f
-                    .pieces
-                    .iter()
-                    .map(|p| &program.pieces[*p as usize])
-                    .map(|p| (p.start, p.end - p.start))
-                    .collect();
+                let old = pieces(program, r.function);
                 let new = (0..2)
                     .filter(|k| !r.code.fragments[*k].code.bytes.is_empty())
                     .map(|k| {
@@ -216,6 +210,7 @@ impl Placement {
                     entry,
                     old,
                     new,
+                    folded_into: 0,
                     labels,
                     level: if patched.contains(&entry) {
                         EntryLevel::Long
@@ -227,6 +222,16 @@ impl Placement {
                 }
             })
             .collect();
+        functions.extend(self.folded.iter().map(|(f, _)| MovedFunction {
+            entry: program.start(f.function as usize),
+            old: pieces(program, f.function),
+            folded_into: program.start(f.into as usize),
+            level: match f.patch {
+                Some(_) => EntryLevel::Long,
+                None => EntryLevel::Led,
+            },
+            ..MovedFunction::default()
+        }));
         functions.sort_by_key(|f| f.entry);
         let note = Note {
             kind: options.kind,
@@ -236,6 +241,13 @@ impl Placement {
         };
         put_note(&note, writer)
     }
+}
+
+/// The pieces of a function: start and length.
+fn pieces(program: &Program<'_>, function: u32) -> Vec<(u64, u64)> {
+    let pieces = program.functions[function as usize].pieces.iter();
+    let pieces = pieces.map(|p| &program.pieces[*p as usize]);
+    pieces.map(|p| (p.start, p.end - p.start)).collect()
 }
 
 /// Puts the note into a section of its own, which is returned.

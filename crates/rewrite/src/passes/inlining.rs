@@ -11,7 +11,7 @@
 use postlink_isa::{Code, Fixup, Flow, Insn, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Change, Found};
+use super::{Change, Folds, Found};
 use crate::analyse::Target;
 use crate::attach::Counted;
 use crate::cfg::{BlockId, Use};
@@ -43,6 +43,7 @@ impl Bodies {
     pub(super) fn new<I: Isa>(
         program: &Program<'_>,
         counted: &[Counted<'_>],
+        folds: &Folds,
         options: Inlining,
     ) -> Bodies {
         let mut bodies = FxHashMap::default();
@@ -57,7 +58,10 @@ impl Bodies {
         }
         callees.sort_unstable();
         callees.dedup();
-        let moving: FxHashSet<u32> = counted.iter().map(|c| c.function).collect();
+        // What stands for a function is its copy.
+        let folded = folds.list.iter().map(|f| f.function);
+        let moving = counted.iter().map(|c| c.function).chain(folded);
+        let moving: FxHashSet<u32> = moving.collect();
         for entry in callees {
             let function = program.piece_at(entry).map(|piece| piece.function);
             if !function.is_some_and(|f| moving.contains(&f)) {

@@ -12,15 +12,17 @@
 //! | [`rodata`] | loads of constants become immediates | `--simplify-rodata-loads` |
 //! | [`promotion`] | indirect calls are compared with functions, which are called directly | `--indirect-call-promotion` |
 //! | [`inlining`] | tiny functions in place of calls of them | `--inline-small-functions` |
+//! | [`folding`] | the new code of one function stands for identical ones | `--icf` |
 //! | [`threading`] | branches to jumps go to where those lead | `--peepholes`, `--simplify-conditional-tail-calls` |
 //!
-//! The last one is the exception: it leaves all instructions as they are and changes where branches go, in the graph
-//! itself, before blocks are ordered.
+//! The last two are exceptions: they leave all instructions as they are. Folding comes first and takes functions out of
+//! the list of those that move; threading changes where branches go, in the graph itself, before blocks are ordered.
 //!
 //! No pass is on unless it is asked for: the presets `safe`, `fast` and `size` only place code. Each kind of change has
 //! a rule in the checker (`verify/walk/changes`), which accepts it by what both files hold; it does not know
 //! which options were given. What it cannot show is taken back with its function.
 
+mod folding;
 mod inlining;
 mod plt;
 mod promotion;
@@ -37,6 +39,7 @@ use crate::attach::{Call, Counted};
 use crate::cfg::BlockId;
 use crate::discover::Program;
 
+pub use folding::{Folded, Folding, FoldingReport, Folds, called, fold};
 pub use inlining::Inlining;
 pub use plt::Plt;
 pub use promotion::Promotion;
@@ -55,6 +58,8 @@ pub struct PassOptions {
     pub inlining: Inlining,
     /// Jumps to jumps.
     pub threading: Threading,
+    /// Identical functions.
+    pub folding: Folding,
 }
 
 impl PassOptions {
@@ -70,6 +75,7 @@ impl PassOptions {
             double_jumps: true,
             tail_calls: true,
         },
+        folding: Folding::None,
     };
 
     /// Whether code is only placed.
@@ -79,6 +85,7 @@ impl PassOptions {
             && !self.simplify_rodata_loads
             && self.inlining.bytes == 0
             && self.threading == Threading::default()
+            && self.folding == Folding::None
     }
 }
 
@@ -220,11 +227,13 @@ struct Found {
     changes: Vec<Change>,
 }
 
-/// Runs all passes that are on. Gives the changes by position in `counted`, and what each pass did.
+/// Runs all passes that are on, on the functions that folding left. Gives the changes by position in `counted`, and
+/// what each pass did.
 pub fn run<I: Isa>(
     program: &Program<'_>,
     counted: &[Counted<'_>],
     calls: &[Call],
+    folds: &Folds,
     options: PassOptions,
 ) -> (Vec<Changes>, Vec<Ran>) {
     let mut changes = vec![Changes::default(); counted.len()];
@@ -248,7 +257,7 @@ pub fn run<I: Isa>(
         ran.push(apply(counted, &mut changes, names, find));
     }
     if options.inlining.bytes > 0 {
-        let bodies = inlining::Bodies::new::<I>(program, counted, options.inlining);
+        let bodies = inlining::Bodies::new::<I>(program, counted, folds, options.inlining);
         let names = ("inline-small-functions", "calls of tiny functions");
         let find = |c: &Counted<'_>| inlining::find::<I>(program, &bodies, c);
         ran.push(apply(counted, &mut changes, names, find));

@@ -42,6 +42,7 @@ mod stale;
 mod unwind;
 
 pub use map::{CodeMap, CodeMapParts, EntryBlock, MovedRun};
+pub(crate) use probes::in_folded as probes_in_folded;
 pub(crate) use program::{is_described, prove};
 pub use split::{FileSections, joined};
 

@@ -117,7 +117,8 @@ pub(crate) fn compare<A: Arch>(
     runs: &[MovedRun],
     walked: &Walked,
 ) -> Result<Vec<MovedRun>, String> {
-    let Some(f) = cx.function(id) else {
+    // New code that stands for several functions is described by that which it is the code of.
+    let Some(f) = cx.function(id).filter(|f| f.folded.is_none()) else {
         return Ok(Vec::new());
     };
     let mut function = Function::<A> {

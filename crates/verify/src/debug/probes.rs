@@ -10,8 +10,11 @@
 //! Everything else of the section must not change.
 
 use super::map::CodeMap;
+use crate::addr::InputAddr;
+use crate::context::{Context, Findings};
 use crate::files::bytes::Reader;
 use crate::files::elf::{Elf, SHT_NOTE, Section};
+use crate::report::{Check, Failure};
 
 const SECTION: &[u8] = b".note.stapsdt";
 
@@ -49,6 +52,34 @@ fn addresses(bytes: &[u8]) -> Option<Vec<(usize, u64, u64)>> {
     Some(out)
 }
 
+/// Charges probes in functions that were folded into others: control comes to the other's probe in their stead.
+pub(crate) fn in_folded(cx: &Context<'_>, found: &mut Findings) {
+    let Some(section) = section(cx.input) else {
+        return;
+    };
+    let base = cx.input.section(b".stapsdt.base").map(|s| s.addr);
+    for (_, value, linked) in addresses(cx.input.section_data(&section)).unwrap_or_default() {
+        let at = InputAddr::new(value.wrapping_add(off(base, linked)));
+        let whose = cx.old.owner(at);
+        let folded = whose.filter(|id| cx.function(*id).is_some_and(|f| f.folded.is_some()));
+        if let Some(id) = folded {
+            let text =
+                format!("a static probe is at {at:#x}, in a function that was folded into another");
+            found
+                .functions
+                .push((id, Failure::new(Check::Visible, text).at(at, at.kept())));
+        }
+    }
+}
+
+/// What is to be added to the addresses of a note.
+fn off(base: Option<u64>, linked: u64) -> u64 {
+    match base {
+        Some(base) if linked != 0 => base.wrapping_sub(linked),
+        _ => 0,
+    }
+}
+
 /// Compares the probes of two files. Without a map nothing may have changed.
 pub(super) fn compare(old: &Elf<'_>, new: &Elf<'_>, map: Option<&CodeMap>) -> Result<(), String> {
     let Some(section_then) = section(old) else {
@@ -72,10 +103,7 @@ pub(super) fn compare(old: &Elf<'_>, new: &Elf<'_>, map: Option<&CodeMap>) -> Re
     let base = old.section(b".stapsdt.base").map(|s| s.addr);
     let mut right = before.to_vec();
     for (place, value, linked) in &probes {
-        let off = match base {
-            Some(base) if *linked != 0 => base.wrapping_sub(*linked),
-            _ => 0,
-        };
+        let off = off(base, *linked);
         let was = value.wrapping_add(off);
         let is = map.instruction(was).unwrap_or(was).wrapping_sub(off);
         if let Some(field) = right.get_mut(*place..place + 8) {

@@ -256,11 +256,12 @@ fn parts<A: Arch>(
     found: &Findings,
     claimed: &Claimed,
 ) -> Result<CodeMapParts, String> {
-    if let Some(run) = claimed
-        .runs
-        .iter()
-        .find(|r| cx.old.owner(InputAddr::new(r.old.0)).is_none())
-    {
+    if let Some(run) = claimed.runs.iter().find(|r| {
+        let whose = cx.old.owner(InputAddr::new(r.old.0));
+        whose
+            .and_then(|id| cx.function(id))
+            .is_none_or(|f| f.folded.is_some())
+    }) {
         return Err(format!(
             "the run at {:#x} is of no function that moved",
             run.old.0
@@ -273,8 +274,10 @@ fn parts<A: Arch>(
         .collect::<Result<_, String>>()?;
     let range = |r: &crate::files::claim::Range| r.start..r.end;
     let mut entry_jumps = Vec::new();
+    // What describes a function that was folded into another goes on describing its old code.
+    let own = |f: &&Moved| f.folded.is_none();
     for (jump, id) in cx.patches.ranges() {
-        let Some(f) = cx.function(id) else {
+        let Some(f) = cx.function(id).filter(own) else {
             continue;
         };
         // A landing pad in front of the jump belongs to it.
@@ -292,7 +295,7 @@ fn parts<A: Arch>(
         *follows.entry(id).or_default() |= new;
     }
     let (mut pointers, mut either) = (Vec::new(), Vec::new());
-    for (id, f) in cx.functions.iter().enumerate() {
+    for (id, f) in cx.functions.iter().enumerate().filter(|(_, f)| own(f)) {
         let both = (f.old_entry.get(), f.new_entry().get());
         match follows.get(&(id as FuncId)) {
             Some(true) => pointers.push(both),
@@ -307,6 +310,7 @@ fn parts<A: Arch>(
         bodies: cx
             .functions
             .iter()
+            .filter(own)
             .flat_map(|f| f.old.iter().map(|r| range(&r.numbers())))
             .collect(),
         runs: runs.concat(),
@@ -315,6 +319,7 @@ fn parts<A: Arch>(
         entry_blocks: cx
             .functions
             .iter()
+            .filter(own)
             .filter_map(|f| entry_block::<A>(cx, f))
             .collect(),
         pointers,

@@ -14,13 +14,15 @@
 //! | per function, ascending: old entry − previous old entry | uleb |
 //! | number of old ranges, each: start − old entry, length | uleb, (sleb, uleb)* |
 //! | number of new ranges, each: start − end of the previous new range (of the file, 0 at first), length | uleb, (sleb, uleb)* |
+//! | if that number is 0, the function was folded into another: the other's old entry − old entry | sleb |
 //! | number of labels, each: old address − old entry, new address − start of the first new range | uleb, (sleb, sleb)* |
 //! | version 2: what is at the old entry: 0 what was there, 2 a jump | u8 |
 //! | version 2: number of own jump tables, each: old load − old entry, new load − start of the first new range, old table − old entry, base − old table, own table − end of the one before (of the first new range), entries, 1 guarded + 2 addresses | uleb, (sleb, sleb, sleb, sleb, sleb, uleb, u8)* |
 //! | version 2: number of jumps that continue in old code, ascending; the first: address − old entry; each other: address − the one before | uleb, sleb, uleb* |
 //!
 //! Invariants of a [`Claim`] that parsed: at least one old and one new range for each function, none empty, none wraps;
-//! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions.
+//! the old entry is the start of an old range or inside one; new ranges and old ranges are disjoint over all functions,
+//! but for folded functions: those have the new ranges of one that is not folded itself, and nothing else that is new.
 
 use crate::Error;
 use crate::addr::{Address, InputAddr, OutputAddr, Pair};
@@ -105,6 +107,8 @@ pub(crate) struct Moved {
     pub old_entry: InputAddr,
     pub old: SmallVec<[Range<InputAddr>; 2]>,
     pub new: SmallVec<[Range<OutputAddr>; 2]>,
+    /// The old entry of the function whose new ranges these are, if it has none of its own: it was folded into that.
+    pub folded: Option<InputAddr>,
     /// Further pairs (old address, new address).
     pub labels: Vec<Pair>,
     /// Whether there is a jump at the old entry; version 2.
@@ -200,15 +204,47 @@ impl<'d> Claim<'d> {
                 desc.len() - r.pos()
             )));
         }
-        let claim = Claim {
+        let mut claim = Claim {
             kind,
             build_id,
             basis,
             functions,
         };
+        claim.resolve_folded()?;
         claim.check_disjoint("old", |f| f.old.iter().map(Range::numbers).collect())?;
-        claim.check_disjoint("new", |f| f.new.iter().map(Range::numbers).collect())?;
+        claim.check_disjoint("new", |f| match f.folded {
+            None => f.new.iter().map(Range::numbers).collect(),
+            Some(_) => SmallVec::new(),
+        })?;
         Ok(claim)
+    }
+
+    /// Gives folded functions the new ranges of those that they were folded into.
+    fn resolve_folded(&mut self) -> Result<(), Error> {
+        let bad = |what: String| Err(Error::Claim { what });
+        for index in 0..self.functions.len() {
+            let Some((entry, into)) =
+                (self.functions.get(index)).and_then(|f| Some((f.old_entry, f.folded?)))
+            else {
+                continue;
+            };
+            if self.kind != 1 {
+                return bad(format!(
+                    "the function at {entry:#x} is folded, in a file that was instrumented"
+                ));
+            }
+            let found = self.functions.binary_search_by_key(&into, |f| f.old_entry);
+            let other = found.ok().and_then(|i| self.functions.get(i));
+            let Some(new) = other.filter(|f| f.folded.is_none()).map(|f| f.new.clone()) else {
+                return bad(format!(
+                    "the function at {entry:#x} is folded into {into:#x}, which has no new code of its own"
+                ));
+            };
+            if let Some(f) = self.functions.get_mut(index) {
+                f.new = new;
+            }
+        }
+        Ok(())
     }
 
     fn function(
@@ -225,6 +261,7 @@ impl<'d> Claim<'d> {
             old_entry: InputAddr::new(entry),
             old: SmallVec::new(),
             new: SmallVec::new(),
+            folded: None,
             labels: Vec::new(),
             jumps: false,
             tables: Vec::new(),
@@ -240,8 +277,12 @@ impl<'d> Claim<'d> {
             *previous_end = new.end;
             function.new.push(new.of());
         }
-        let first = function.new.first()?.start;
+        if function.new.is_empty() {
+            let into = entry.checked_add_signed(r.sleb()?)?;
+            function.folded = Some(InputAddr::new(into));
+        }
         for _ in 0..r.uleb()? {
+            let first = function.new.first()?.start;
             let old = entry.checked_add_signed(r.sleb()?)?;
             let new = first.get().checked_add_signed(r.sleb()?)?;
             function
@@ -273,10 +314,10 @@ impl<'d> Claim<'d> {
 
     /// The jump tables of a function's own.
     fn tables(r: &mut Reader<'d>, function: &mut Moved) -> Option<()> {
-        let first = function.new.first()?;
-        let (entry, start) = (function.old_entry.get(), first.start.get());
-        let mut before = first.end.get();
+        let first = function.new.first().copied();
+        let mut before = first.map_or(0, |r| r.end.get());
         for _ in 0..r.uleb()? {
+            let (entry, start) = (function.old_entry.get(), first?.start.get());
             let load = (
                 InputAddr::new(entry.checked_add_signed(r.sleb()?)?),
                 OutputAddr::new(start.checked_add_signed(r.sleb()?)?),
@@ -344,6 +385,7 @@ mod tests {
                     old_entry: InputAddr::new(0x1000),
                     old: smallvec![r(0x1000, 0x1020)],
                     new: smallvec![r(0x9000, 0x9010), r(0xa000, 0xa008)],
+                    folded: None,
                     labels: vec![],
                     jumps: false,
                     tables: vec![],
@@ -353,6 +395,7 @@ mod tests {
                     old_entry: InputAddr::new(0x1040),
                     old: smallvec![r(0x1040, 0x1060), r(0x800, 0x810)],
                     new: smallvec![r(0x9010, 0x9030)],
+                    folded: None,
                     labels: vec![(InputAddr::new(0x1048), OutputAddr::new(0x9020))],
                     jumps: false,
                     tables: vec![],
@@ -413,6 +456,33 @@ mod tests {
             .expect_err("ranges overlap")
             .to_string();
         assert!(error.contains("overlap"), "{error}");
+    }
+
+    #[test]
+    fn a_folded_function_has_the_new_code_of_one_that_is_not() {
+        let mut claim = sample();
+        let into = claim.functions[0].old_entry;
+        claim.functions[1].labels.clear();
+        claim.functions[1].folded = Some(into);
+        claim.functions[1].new = claim.functions[0].new.clone();
+        let bytes = claim.encode();
+        assert_eq!(Claim::parse(&bytes).expect("it is well-formed"), claim);
+        for cut in 0..bytes.len() {
+            assert!(Claim::parse(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        let refused = |claim: &Claim<'_>, what: &str| {
+            let error = Claim::parse(&claim.encode()).expect_err(what).to_string();
+            assert!(error.contains("folded"), "{error}");
+        };
+        let mut counting = claim.clone();
+        counting.kind = 0;
+        refused(&counting, "counters are in new code");
+        let mut nowhere = claim.clone();
+        nowhere.functions[1].folded = Some(InputAddr::new(0x1008));
+        refused(&nowhere, "there is no such function");
+        let mut itself = claim;
+        itself.functions[1].folded = Some(InputAddr::new(0x1040));
+        refused(&itself, "a function has no code to give itself");
     }
 
     #[test]

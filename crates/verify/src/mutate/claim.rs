@@ -26,11 +26,16 @@ impl Claim<'_> {
                 );
                 uleb(&mut out, r.len());
             }
-            uleb(&mut out, f.new.len() as u64);
-            for r in &f.new {
+            let own = if f.folded.is_some() { &[] } else { &f.new[..] };
+            uleb(&mut out, own.len() as u64);
+            for r in own {
                 sleb(&mut out, r.start.get().wrapping_sub(previous_end) as i64);
                 uleb(&mut out, r.len());
                 previous_end = r.end.get();
+            }
+            if let Some(into) = f.folded {
+                let distance = into.get().wrapping_sub(f.old_entry.get());
+                sleb(&mut out, distance as i64);
             }
             uleb(&mut out, f.labels.len() as u64);
             for &(old, new) in &f.labels {

@@ -21,7 +21,8 @@ pub(crate) fn build_id(cx: &Context<'_>, found: &mut Findings) -> Option<Range> 
         add(b"postlink");
         add(old);
         add(cx.output.note(b"postlink", 1).unwrap_or(b""));
-        for range in cx.functions.iter().flat_map(|f| &f.new) {
+        let own = cx.functions.iter().filter(|f| f.folded.is_none());
+        for range in own.flat_map(|f| &f.new) {
             let in_old_image = cx.reused.owner(range.start).is_some();
             let bytes = cx.output.bytes(range.start.get(), range.len());
             add(bytes.filter(|_| !in_old_image).unwrap_or(b""));

@@ -358,7 +358,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
         self.settled()?;
-        self.judge_own_tables()
+        self.judge_own_tables()?;
+        self.count_folded();
+        Ok(())
     }
 
     /// The registers of linkers' stubs that no instruction of the old code but calls reads or may write.
@@ -962,7 +964,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Lists what was not reached, and packs the pairs.
     fn finish(&mut self) {
         let map = &self.s.map;
-        for &(range, bytes, slot) in &self.new {
+        // What another function's new code has beyond this one is said of that function.
+        let own = if self.f.folded.is_some() {
+            &[]
+        } else {
+            &self.new[..]
+        };
+        for &(range, bytes, slot) in own {
             let mut at = 0usize;
             while at < bytes.len() {
                 let free = |i: usize| map.get(slot + i) == Some(&0);

@@ -109,6 +109,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Control that went to `old` goes to `new` now.
     pub(super) fn relate(&mut self, old: InputAddr, new: OutputAddr) -> Step {
+        // The entry of a function that shares this one's new code. That pair is shown where that function is walked.
+        if (self.cx.entered_at(old, new)).is_some_and(|id| id != self.id) {
+            return Ok(());
+        }
         if self.f.in_new(new) {
             if A::STEP > 1 || self.cx.counts.is_some() {
                 self.joined.insert(new);
@@ -147,15 +151,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.enter_old(old);
             return Ok(());
         }
+        if self.cx.entered_at(old, new).is_some() {
+            return Ok(());
+        }
         match self.cx.pair_owner(old, new) {
-            Some(id) => {
-                if self
-                    .cx
-                    .function(id)
-                    .is_none_or(|g| (g.old_entry, g.new_entry()) != (old, new))
-                {
-                    self.out.cross.push((old, new));
-                }
+            Some(_) => {
+                self.out.cross.push((old, new));
                 Ok(())
             }
             None => match self.through_veneers::<A>(old, new) {

@@ -20,11 +20,13 @@
 //! | promoted calls | call through a register or memory | comparison with a function, and a direct call of it | [`promotion`] |
 //! | conditional tail calls | conditional branch to a jump out of the function | conditional branch out of it | [`tail_calls`] |
 //! | inlined calls | call of a few straight instructions | the instructions | [`inlining`] |
+//! | folded functions | call of a function, and its entry | call of the new code of an identical one, and a jump there | [`folding`] |
 //!
 //! A rule looks at both files and at nothing else. What it accepts it counts ([`Counts`]), so that the certificate can
 //! say how far an output is from one in which code is only placed; `Options::placement_only` refuses any.
 
 pub(crate) mod constants;
+mod folding;
 mod inlining;
 mod plt;
 mod promotion;
