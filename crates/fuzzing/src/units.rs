@@ -151,7 +151,7 @@ fn map(u: &mut Unstructured<'_>, functions: &[Range<u64>]) -> Result<MapParts> {
             place += u64::from(new_len + tail);
         }
         let entry = parts.runs.iter().find(|r| r.old == f.start).copied();
-        if let Some(run) = entry.filter(|_| parts.runs.len() % 4 > 0) {
+        if let Some(run) = entry.filter(|_| !parts.runs.len().is_multiple_of(4)) {
             let end = run.new + u64::from(run.new_len) - 1;
             let sure = u.int_in_range(run.new..=end)?;
             parts.entry_blocks.push(EntryBlock {

@@ -251,6 +251,28 @@ fn the_front_end_folds_with_and_without_a_profile() {
     }
 }
 
+/// What is to be skipped keeps its code, and calls of it lead there.
+#[test]
+fn functions_that_are_left_out_are_not_folded() {
+    let folder = Folder::new();
+    let Some(plain) = counted(&folder, X86_64, &["-Wl,-q"]) else {
+        return;
+    };
+    folder.postlink(&["links", "bin"]);
+    let folds = |skip: &[&str]| {
+        let mut command = Command::new(folder.path("bin/llvm-bolt"));
+        command.args(["app", "-o", "opt", "-data=profile", "-icf=all"]);
+        let said = done(command.args(skip).current_dir(folder.dir())).stdout;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_eq!(run(&folder, X86_64, "opt"), plain, "{skip:?}");
+        let folded = said.split("BOLT-INFO: ICF folded ").nth(1);
+        let folded = folded.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        folded.unwrap_or_else(|| panic!("{said}"))
+    };
+    // Both instances of `add`: neither is folded, and neither stands for the other.
+    assert_eq!(folds(&["-skip-funcs=_Z3addI.*"]) + 1, folds(&[]));
+}
+
 /// Where an address is in a file.
 fn offset(file: &[u8], address: u64) -> usize {
     let elf = Elf::parse(file).expect("it was proved");

@@ -222,7 +222,14 @@ impl Lab<'_> {
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null());
         if !self.entry.packages.contains(&"libc6") {
-            let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+            // What packages register for the loader when they are installed is in folders of its own.
+            let folders = [
+                "usr/lib/x86_64-linux-gnu",
+                "lib/x86_64-linux-gnu",
+                "usr/lib/x86_64-linux-gnu/blas",
+                "usr/lib/x86_64-linux-gnu/lapack",
+                "usr/lib/x86_64-linux-gnu/pulseaudio",
+            ];
             let folders = folders.map(|f| root.join(f).display().to_string());
             command.env("LD_LIBRARY_PATH", folders.join(":"));
         }

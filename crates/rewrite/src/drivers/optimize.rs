@@ -346,7 +346,8 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             let others = perhaps_identical::<I>(&program, &nonlocal_exits, &counted);
             let (calls, which) = (&mut attached.calls, options.passes.folding);
             let all = (&mut counted, others);
-            folds = passes::fold::<I>(&mut program, all, calls, which, &options.keep);
+            let stay = options.keep.union(&options.excluded).copied().collect();
+            folds = passes::fold::<I>(&mut program, all, calls, which, &stay);
         }
         let (threaded, mut passes) =
             passes::thread::<I>(&program, &mut counted, &mut attached.calls, options.passes);
