@@ -64,7 +64,7 @@ for t in ${*:-sqlite lua exc}; do case $t in
     RUSTFLAGS="-C link-arg=$Q -C debuginfo=0" CARGO_TARGET_DIR=$src/rg-target cargo install -q ripgrep --version 14.1.1 --locked --root "$src/rg" && cp "$src/rg/bin/rg" "$bin/rg" ;;
   gawk)
     s=$(source_of gawk); [ -d "$src/gawk-build" ] || cp -a "$s" "$src/gawk-build"
-    (cd "$src/gawk-build" && touch aclocal.m4 && sleep 1 && touch configure configh.in Makefile.in */Makefile.in && ./configure -q --disable-nls --disable-extensions --without-readline --without-mpfr CFLAGS="-O2 -fPIE" LDFLAGS="-pie $Q" >/dev/null && make -s gawk >/dev/null)
+    (cd "$src/gawk-build" && touch aclocal.m4 && sleep 1 && touch configure configh.in Makefile.in */Makefile.in && ./configure -q --disable-nls --disable-extensions --without-readline --without-mpfr CFLAGS="-O2 -fPIE" LDFLAGS="-pie $Q" >/dev/null && make -s -C support >/dev/null && make -s gawk >/dev/null)
     cp "$src/gawk-build/gawk" "$bin/" ;;
   cppcheck)  # C++: virtual calls, standard containers and strings
     s=$(source_of cppcheck); [ -d "$src/cppcheck-build" ] || cp -a "$s" "$src/cppcheck-build"
