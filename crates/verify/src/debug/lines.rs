@@ -6,6 +6,7 @@ use std::ops::Range;
 use gimli::{ColumnType, DebugLineOffset, Dwarf};
 
 use super::{Both, DebugReport, EntryBlock, Slice};
+use crate::files::bytes::Reader;
 
 /// A place in the source: file, line, column, instruction set, discriminator.
 type Place = (u64, u64, u64, u64, u64);
@@ -32,6 +33,8 @@ impl Row {
 struct Program {
     sequences: Vec<Vec<Row>>,
     files: Vec<u8>,
+    /// See [`lengths_are_right`].
+    has_right_lengths: bool,
 }
 
 /// Offsets of the programs of both files, in pairs: in order, or, if new ones follow all of the old section, as units
@@ -95,6 +98,13 @@ fn read(dwarf: &Dwarf<Slice<'_>>, at: u64) -> gimli::Result<Program> {
         .program(DebugLineOffset(at as usize), 8, None, None)?;
     let header = program.header().clone();
     let code = header.raw_program_buf();
+    let has_right_lengths = lengths_are_right(
+        code.slice(),
+        header.standard_opcode_lengths().slice(),
+        header.opcode_base(),
+        header.address_size(),
+    )
+    .is_some();
     let all = dwarf
         .debug_line
         .program(DebugLineOffset(at as usize), 8, None, None)?;
@@ -142,7 +152,49 @@ fn read(dwarf: &Dwarf<Slice<'_>>, at: u64) -> gimli::Result<Program> {
             ],
         });
     }
-    Ok(Program { sequences, files })
+    Ok(Program {
+        sequences,
+        files,
+        has_right_lengths,
+    })
+}
+
+/// Whether extended opcodes are as long as what they hold. `None` if not, or if the program ends within an opcode.
+/// Readers differ in what they do about others.
+fn lengths_are_right(code: &[u8], lengths: &[u8], opcode_base: u8, address: u8) -> Option<()> {
+    let mut r = Reader::new(code);
+    while !r.is_empty() {
+        match r.u8()? {
+            0 => {
+                let length = r.uleb()?;
+                let start = r.pos();
+                match r.u8()? {
+                    1 => {}
+                    2 => drop(r.take(address.into())?),
+                    3 => {
+                        while r.u8()? != 0 {}
+                        for _ in 0..3 {
+                            r.uleb()?;
+                        }
+                    }
+                    4 => drop(r.uleb()?),
+                    _ => drop(r.take(length.checked_sub(1)?.try_into().ok()?)?),
+                }
+                if (r.pos() - start) as u64 != length {
+                    return None;
+                }
+            }
+            special if special >= opcode_base => {}
+            // The one standard opcode with an operand of a fixed size.
+            9 => drop(r.take(2)?),
+            opcode => {
+                for _ in 0..*lengths.get(usize::from(opcode) - 1)? {
+                    r.uleb()?;
+                }
+            }
+        }
+    }
+    Some(())
 }
 
 fn bytes_of(section: &gimli::DebugLine<Slice<'_>>, at: usize, len: usize) -> Vec<u8> {
@@ -170,6 +222,11 @@ pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
     report.rows += old.sequences.iter().map(|s| s.len() as u64).sum::<u64>();
     if old.files != new.files {
         report.fail(format!("the header of the line program at {b:#x} changed"));
+    }
+    if old.has_right_lengths && !new.has_right_lengths {
+        report.fail(format!(
+            "an extended opcode of the line program at {b:#x} is not as long as what it holds"
+        ));
     }
     let (cover, marks) = expected(both, &old);
     let cover = normal(cover);
@@ -350,5 +407,32 @@ fn compare_marks(
         report.fail(format!(
             "the line program at {at:#x} has statements and flags {is:x?} at {address:#x}, where {should:x?} is right"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes behind an address were passed over with what they say.
+    #[test]
+    fn an_address_that_is_longer_than_addresses_is_found() {
+        const LENGTHS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
+        let right = |code: &[u8]| lengths_are_right(code, &LENGTHS, 13, 8).is_some();
+        let address = |length| right(&[0, length, 2, 1, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0x30]);
+        assert!(address(9));
+        assert!(!address(11));
+        assert!(!address(5));
+        // A discriminator of two bytes, the end, an advance by a number of fixed size, a file.
+        assert!(right(&[0, 3, 4, 0x80, 1, 0, 1, 1]));
+        assert!(!right(&[0, 4, 4, 0x80, 1, 0, 1, 1]));
+        assert!(!right(&[0, 2, 1, 1]));
+        assert!(right(&[9, 0, 0, 2, 0x80, 1, 0, 6, 3, b'a', 0, 1, 2, 3]));
+        // It ends within an opcode.
+        assert!(!right(&[9, 0]));
+        assert!(!right(&[0, 9, 2, 1]));
+        // What nobody knows is as long as it says.
+        assert!(right(&[0, 4, 0x90, 1, 2, 3, 1]));
+        assert!(!right(&[0, 9, 0x90, 1, 2, 3, 1]));
     }
 }

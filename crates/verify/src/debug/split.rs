@@ -198,12 +198,17 @@ impl<'d> Halves<'d> {
             ))
         };
         let package = DwarfPackage::load(load, slice(&[])).map_err(|e| e.to_string())?;
+        let mut contributions: BTreeMap<&str, BTreeSet<(u32, u32)>> = BTreeMap::new();
         for (is_types, index) in [(false, &package.cu_index), (true, &package.tu_index)] {
             let name = [".debug_cu_index", ".debug_tu_index"][usize::from(is_types)];
             if once && !slots_are_whole(section(file, name), index.unit_count()) {
                 return Err(format!("the slots of {name} are not one for each row"));
             }
             for row in 1..=index.unit_count() {
+                for part in index.sections(row).map_err(|e| e.to_string())? {
+                    let of = contributions.entry(part.section.dwo_name()).or_default();
+                    of.insert((part.offset, part.size));
+                }
                 let parts = index.sections(row).map_err(|e| e.to_string())?;
                 let dwarf = package.sections(parts, parent).map_err(|e| e.to_string())?;
                 let added = self.all_units(dwarf, lists(file, index, row)?, once)?;
@@ -216,7 +221,10 @@ impl<'d> Halves<'d> {
                 }
             }
         }
-        Ok(())
+        match contributions.iter().find(|(_, of)| overlap(of)) {
+            Some((name, _)) if once => Err(format!("two units have the same bytes of {name}")),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a skeleton's other half is there and can be read to its end, and a package may have it.
@@ -253,6 +261,16 @@ fn slots_are_whole(index: &[u8], rows: u32) -> bool {
         }
     }
     found.len() == rows as usize
+}
+
+/// Whether different contributions to a section have bytes in common. (Units may have the same one.)
+fn overlap(contributions: &BTreeSet<(u32, u32)>) -> bool {
+    let mut end = 0;
+    let mut used = contributions.iter().filter(|c| c.1 > 0);
+    used.any(|&(offset, size)| {
+        let before = std::mem::replace(&mut end, u64::from(offset) + u64::from(size));
+        u64::from(offset) < before
+    })
 }
 
 /// Sections with lists.
@@ -487,4 +505,20 @@ fn half<'d>(
         units.report.fail(format!("a split unit: {e}"));
     }
     units.report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A contribution that was longer than its lists went unseen.
+    #[test]
+    fn contributions_that_reach_into_others_are_found() {
+        let overlaps = |of: &[(u32, u32)]| overlap(&of.iter().copied().collect());
+        assert!(!overlaps(&[(0, 4), (4, 8), (12, 1)]));
+        // Units that share one, and one of no bytes.
+        assert!(!overlaps(&[(0, 4), (0, 4), (4, 8), (2, 0)]));
+        assert!(overlaps(&[(0, 5), (4, 8)]));
+        assert!(overlaps(&[(0, u32::MAX), (u32::MAX - 1, 8)]));
+    }
 }
