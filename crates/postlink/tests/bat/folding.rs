@@ -1,7 +1,6 @@
 //! Profiles of programs in which identical functions were folded: they have all counts in the function that stands for
 //! the others, and are as good for folding again.
 
-use std::path::Path;
 use std::process::Command;
 
 use super::{Bench, emulate, is_there, postlink, run, text};
@@ -46,18 +45,13 @@ fn a_profile_of_folded_functions_is_one_of_those_that_stand_for_them() {
     }
     for link in [&[][..], &["-no-pie"]] {
         let bench = Bench::built(SOURCE, "g++", link);
-        let aggregate = |program: &Path, samples: &str, output: &str| {
-            let mut command = postlink();
-            command.arg("aggregate").arg("-p").arg(bench.at(samples));
-            run(command.arg(program).arg("-o").arg(bench.at(output)));
-        };
         let plain = bench.at("p");
         emulate(&bench, &plain, &bench.at("first.script"));
-        aggregate(&plain, "first.script", "first.fdata");
+        bench.aggregate(&plain, "first.script", "first.fdata");
         assert_eq!(optimise(&bench, "first.fdata", "folded"), 4, "{link:?}");
         let folded = bench.at("folded");
         emulate(&bench, &folded, &bench.at("second.script"));
-        aggregate(&folded, "second.script", "second.fdata");
+        bench.aggregate(&folded, "second.script", "second.fdata");
         // Of three instances of each template one has counts now.
         let profile = std::fs::read_to_string(bench.at("second.fdata")).expect("it was written");
         for template in ["_Z3mixI", "_Z5outerI"] {

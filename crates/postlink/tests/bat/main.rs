@@ -145,6 +145,13 @@ impl Bench {
         bench
     }
 
+    /// Aggregates samples of the program, or of an output of it.
+    fn aggregate(&self, program: &Path, samples: &str, output: &str) {
+        let mut command = postlink();
+        command.arg("aggregate").arg("-p").arg(self.at(samples));
+        run(command.arg(program).arg("-o").arg(self.at(output)));
+    }
+
     fn at(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -624,21 +631,12 @@ fn optimise_and_estimate(bench: &Bench, profile: &str, output: &str) -> (PathBuf
 /// Optimise, profile the result, translate, optimise the original again.
 fn goes_round(compiler: &str, link: &[&str]) {
     let bench = Bench::built(MISTAKEN, compiler, link);
-    let aggregate = |program: &Path, samples: &Path, output: &str| {
-        run(postlink()
-            .arg("aggregate")
-            .arg("-p")
-            .arg(samples)
-            .arg(program)
-            .arg("-o")
-            .arg(bench.at(output)));
-    };
     let expected = text(&run(Command::new(bench.at("p")).arg("3000")));
     let plain = emulate(&bench, &bench.at("p"), &bench.at("first.script"));
-    aggregate(&bench.at("p"), &bench.at("first.script"), "first.fdata");
+    bench.aggregate(&bench.at("p"), "first.script", "first.fdata");
     let (first, estimate_first) = optimise_and_estimate(&bench, "first.fdata", "first");
     let taken_first = emulate(&bench, &first, &bench.at("second.script"));
-    aggregate(&first, &bench.at("second.script"), "second.fdata");
+    bench.aggregate(&first, "second.script", "second.fdata");
     let (second, estimate_second) = optimise_and_estimate(&bench, "second.fdata", "second");
     let taken_second = emulate(&bench, &second, &bench.at("third.script"));
     let said = format!(

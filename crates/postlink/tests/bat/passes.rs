@@ -1,7 +1,6 @@
 //! Profiles of programs whose branches and calls were changed by passes: they translate to what the input does.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::{Bench, emulate, is_there, postlink, run, text};
 
@@ -94,18 +93,13 @@ fn a_profile_of_changed_branches_is_one_of_the_original() {
     }
     for link in [&[][..], &["-no-pie"]] {
         let bench = Bench::built(SOURCE, "g++", link);
-        let aggregate = |program: &Path, samples: &str, output: &str| {
-            let mut command = postlink();
-            command.arg("aggregate").arg("-p").arg(bench.at(samples));
-            run(command.arg(program).arg("-o").arg(bench.at(output)));
-        };
         let plain = bench.at("p");
         emulate(&bench, &plain, &bench.at("first.script"));
-        aggregate(&plain, "first.script", "first.fdata");
+        bench.aggregate(&plain, "first.script", "first.fdata");
         let first = optimise(&bench, "first.fdata", "changed");
         let changed = bench.at("changed");
         emulate(&bench, &changed, &bench.at("second.script"));
-        aggregate(&changed, "second.script", "second.fdata");
+        bench.aggregate(&changed, "second.script", "second.fdata");
         // Both profiles have the edges that passes are about, about as often.
         let second = optimise(&bench, "second.fdata", "again");
         let passes = [

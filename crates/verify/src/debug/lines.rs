@@ -235,9 +235,10 @@ pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
         .iter()
         .flatten()
         .any(|r| r.marks[PROLOGUE_END]);
-    let blocks = both.map.entry_blocks().iter();
+    // Programs that never say so do not begin to.
+    let blocks = both.map.entry_blocks().iter().filter(|_| says_prologues);
     let ends: BTreeMap<u64, Place> = blocks
-        .filter_map(|block| prologue_end(&cover, &marks, block, says_prologues))
+        .filter_map(|block| prologue_end(&cover, &marks, block))
         .collect();
     let mut found: Vec<(Range<u64>, Place)> = Vec::new();
     let mut found_marks = Vec::new();
@@ -328,12 +329,11 @@ fn compare_cover(
 /// Where one more row may say that a prologue ends, and the place that is in effect there: debuggers put breakpoints
 /// on functions at such rows, and those of the input may be in blocks that do not follow the entry any more. It is
 /// where the source changes first in code that each entry runs through, else at the last instruction of that. `None`:
-/// a row there says so, or debuggers find another line.
+/// a row there says so.
 fn prologue_end(
     cover: &[(Range<u64>, Place)],
     marks: &Marks,
     block: &EntryBlock,
-    says_prologues: bool,
 ) -> Option<(u64, Place)> {
     let line = |place: &Place| place.1;
     let begin = cover.partition_point(|c| c.0.end <= block.start);
@@ -345,10 +345,6 @@ fn prologue_end(
         .range(block.start..=block.last)
         .any(|(_, rows)| rows.iter().any(is_marked))
     {
-        return None;
-    }
-    let another = |c: &&(Range<u64>, Place)| line(&c.1) != 0 && line(&c.1) != line(&entry.1);
-    if !says_prologues && until(block.last).any(|c| another(&c)) {
         return None;
     }
     if let Some((range, place)) = until(block.sure).find(|c| line(&c.1) != 0) {

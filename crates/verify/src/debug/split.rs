@@ -205,11 +205,11 @@ impl<'d> Halves<'d> {
                 return Err(format!("the slots of {name} are not one for each row"));
             }
             for row in 1..=index.unit_count() {
-                for part in index.sections(row).map_err(|e| e.to_string())? {
+                let parts = index.sections(row).map_err(|e| e.to_string())?;
+                for part in parts.clone() {
                     let of = contributions.entry(part.section.dwo_name()).or_default();
                     of.insert((part.offset, part.size));
                 }
-                let parts = index.sections(row).map_err(|e| e.to_string())?;
                 let dwarf = package.sections(parts, parent).map_err(|e| e.to_string())?;
                 let added = self.all_units(dwarf, lists(file, index, row)?, once)?;
                 let found = match added[..] {
