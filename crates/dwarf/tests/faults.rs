@@ -37,6 +37,10 @@ fn survivors(old: &Loaded, parts: &MapParts, seed: u64, each: u64) -> Vec<String
                 _ => before ^ (1 << random.next(7)),
             };
             let name = section.name();
+            // A flag that is set is any number but 0.
+            if name == ".debug_info" && before == 1 && wrong[at] != 0 {
+                continue;
+            }
             let changed = |n: &str| if n == name { &wrong[..] } else { new.get(n) };
             let found = postlink_verify::debug::check(|n| old.get(n), changed, &checker);
             if found.failed == 0 {
@@ -78,7 +82,7 @@ fn every_byte_that_was_written_matters_to_the_checker() {
                 ..random_map(&program, 3)
             },
             i as u64,
-            25,
+            500,
         );
         assert_eq!(found, [""; 0], "{compiler} {options:?}");
     }

@@ -1,6 +1,6 @@
 //! Rows of line programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use gimli::{ColumnType, DebugLineOffset, Dwarf};
@@ -33,8 +33,15 @@ impl Row {
 struct Program {
     sequences: Vec<Vec<Row>>,
     files: Vec<u8>,
-    /// See [`lengths_are_right`].
-    has_right_lengths: bool,
+    /// `None` if the length of an extended opcode is wrong. See [`sequences`].
+    code: Option<Vec<Code>>,
+}
+
+/// A sequence as it is written.
+struct Code {
+    bytes: Vec<u8>,
+    /// Whether its first row names its file.
+    sets_file: bool,
 }
 
 /// Offsets of the programs of both files, in pairs: in order, or, if new ones follow all of the old section, as units
@@ -98,13 +105,12 @@ fn read(dwarf: &Dwarf<Slice<'_>>, at: u64) -> gimli::Result<Program> {
         .program(DebugLineOffset(at as usize), 8, None, None)?;
     let header = program.header().clone();
     let code = header.raw_program_buf();
-    let has_right_lengths = lengths_are_right(
+    let sequences_of_code = sequences(
         code.slice(),
         header.standard_opcode_lengths().slice(),
         header.opcode_base(),
         header.address_size(),
-    )
-    .is_some();
+    );
     let all = dwarf
         .debug_line
         .program(DebugLineOffset(at as usize), 8, None, None)?;
@@ -155,20 +161,24 @@ fn read(dwarf: &Dwarf<Slice<'_>>, at: u64) -> gimli::Result<Program> {
     Ok(Program {
         sequences,
         files,
-        has_right_lengths,
+        code: sequences_of_code,
     })
 }
 
-/// Whether extended opcodes are as long as what they hold. `None` if not, or if the program ends within an opcode.
-/// Readers differ in what they do about others.
-fn lengths_are_right(code: &[u8], lengths: &[u8], opcode_base: u8, address: u8) -> Option<()> {
+/// Sequences as they are written. `None` if the program ends within an opcode or if an extended opcode is not as long
+/// as what it holds: readers differ in what they do about others.
+fn sequences(code: &[u8], lengths: &[u8], opcode_base: u8, address: u8) -> Option<Vec<Code>> {
     let mut r = Reader::new(code);
+    let mut out = Vec::new();
+    // Where the sequence begins, whether its file is set, and whether it was when the first row was appended.
+    let (mut begin, mut file, mut at_row) = (0, false, None);
     while !r.is_empty() {
         match r.u8()? {
             0 => {
                 let length = r.uleb()?;
                 let start = r.pos();
-                match r.u8()? {
+                let opcode = r.u8()?;
+                match opcode {
                     1 => {}
                     2 => drop(r.take(address.into())?),
                     3 => {
@@ -183,18 +193,30 @@ fn lengths_are_right(code: &[u8], lengths: &[u8], opcode_base: u8, address: u8) 
                 if (r.pos() - start) as u64 != length {
                     return None;
                 }
+                if opcode == 1 {
+                    out.push(Code {
+                        bytes: code[begin..r.pos()].to_vec(),
+                        sets_file: at_row.unwrap_or(true),
+                    });
+                    (begin, file, at_row) = (r.pos(), false, None);
+                }
             }
-            special if special >= opcode_base => {}
+            special if special >= opcode_base => _ = at_row.get_or_insert(file),
             // The one standard opcode with an operand of a fixed size.
             9 => drop(r.take(2)?),
             opcode => {
+                match opcode {
+                    1 => _ = at_row.get_or_insert(file),
+                    4 => file = true,
+                    _ => {}
+                }
                 for _ in 0..*lengths.get(usize::from(opcode) - 1)? {
                     r.uleb()?;
                 }
             }
         }
     }
-    Some(())
+    Some(out)
 }
 
 fn bytes_of(section: &gimli::DebugLine<Slice<'_>>, at: usize, len: usize) -> Vec<u8> {
@@ -223,12 +245,26 @@ pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
     if old.files != new.files {
         report.fail(format!("the header of the line program at {b:#x} changed"));
     }
-    if old.has_right_lengths && !new.has_right_lengths {
-        report.fail(format!(
+    match (&old.code, &new.code) {
+        (Some(_), None) => report.fail(format!(
             "an extended opcode of the line program at {b:#x} is not as long as what it holds"
-        ));
+        )),
+        (Some(old), Some(new)) => {
+            // Readers differ in which file a sequence begins with (binutils 2.40: 0 in version 5), so those that were
+            // written anew say it.
+            let old: HashSet<&[u8]> = old.iter().map(|s| &s.bytes[..]).collect();
+            let mut without = new.iter().filter(|s| !s.sets_file);
+            if without.any(|s| !old.contains(&s.bytes[..])) {
+                report.fail(format!(
+                    "a sequence of the line program at {b:#x} does not set the file of its first row"
+                ));
+            }
+        }
+        (None, _) => {}
     }
     let (cover, marks) = expected(both, &old);
+    let rows_of_old = old.sequences.iter().flatten();
+    let places: HashSet<Place> = rows_of_old.map(|row| row.place).collect();
     let cover = normal(cover);
     let says_prologues = old
         .sequences
@@ -243,6 +279,12 @@ pub(super) fn program(both: &Both<'_>, (a, b): (u64, u64)) -> DebugReport {
     let mut found: Vec<(Range<u64>, Place)> = Vec::new();
     let mut found_marks = Vec::new();
     for row in new.sequences.iter().flatten() {
+        if row.covers.is_empty() && !places.contains(&row.place) {
+            report.fail(format!(
+                "the line program at {b:#x} has a row {:x?} at {:#x}, as none of the old rows",
+                row.place, row.covers.start
+            ));
+        }
         found.push((row.covers.clone(), row.place));
         if row.is_marked() && !row.covers.is_empty()
             || row.is_marked() && marks.contains_key(&row.covers.start)
@@ -414,7 +456,7 @@ mod tests {
     #[test]
     fn an_address_that_is_longer_than_addresses_is_found() {
         const LENGTHS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
-        let right = |code: &[u8]| lengths_are_right(code, &LENGTHS, 13, 8).is_some();
+        let right = |code: &[u8]| sequences(code, &LENGTHS, 13, 8).is_some();
         let address = |length| right(&[0, length, 2, 1, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0x30]);
         assert!(address(9));
         assert!(!address(11));
@@ -430,5 +472,23 @@ mod tests {
         // What nobody knows is as long as it says.
         assert!(right(&[0, 4, 0x90, 1, 2, 3, 1]));
         assert!(!right(&[0, 9, 0x90, 1, 2, 3, 1]));
+    }
+
+    /// One sequence said its file and another did not, which only some readers took for the same.
+    #[test]
+    fn sequences_that_do_not_set_the_file_of_their_first_row_are_told() {
+        const LENGTHS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
+        let sets = |code: &[u8]| -> Vec<bool> {
+            let all = sequences(code, &LENGTHS, 13, 8).unwrap();
+            all.iter().map(|s| s.sets_file).collect()
+        };
+        let (file, column, row, copy, end) = ([4, 1], [5, 1], [0x30], [1], [0, 1, 1]);
+        let code = |parts: &[&[u8]]| parts.concat();
+        assert_eq!(sets(&code(&[&file, &column, &row, &end])), [true]);
+        assert_eq!(sets(&code(&[&column, &row, &file, &row, &end])), [false]);
+        assert_eq!(sets(&code(&[&copy, &file, &end])), [false]);
+        // Each sequence by itself; without rows it says nothing.
+        let both = code(&[&file, &row, &end, &row, &end, &end]);
+        assert_eq!(sets(&both), [true, false, true]);
     }
 }
