@@ -19,6 +19,8 @@ struct Attack<'a> {
     /// For optimising. `None`: instrumenting alone is the attack.
     optimize: Option<&'a [&'a str]>,
     instrument: &'a [&'a str],
+    /// Source of a library that the program is linked with.
+    library: Option<&'a str>,
 }
 
 const KEPT: &[&str] = &["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
@@ -32,6 +34,7 @@ impl Attack<'_> {
             both: &[],
             optimize: Some(&[]),
             instrument: &[],
+            library: None,
         }
     }
 
@@ -42,7 +45,14 @@ impl Attack<'_> {
         }
         let folder = Folder::new();
         let flags = if self.both.is_empty() { KEPT } else { BARE };
-        let app = folder.compile("app", self.source, flags);
+        let mut flags = flags.to_vec();
+        let path = folder.dir().display().to_string();
+        let linked = [format!("-L{path}"), format!("-Wl,-rpath,{path}")];
+        if let Some(library) = self.library {
+            folder.compile("libbeside.so", library, &["-shared", "-fPIC"]);
+            flags.extend(["-lbeside", &linked[0], &linked[1]]);
+        }
+        let app = folder.compile("app", self.source, &flags);
         let plain = folder.run(&app, &[]);
         let arguments = ["instrument", "app", "-o", "counting"];
         folder.postlink(&[&arguments[..], self.both, self.instrument].concat());
@@ -512,4 +522,87 @@ fn the_target_of_a_jump_through_an_own_table_is_read_behind_a_call() {
         ..Attack::of("A6", A6)
     }
     .succeeds();
+}
+
+/// Control comes to the load with the address of another table behind a call that is declared not to return.
+const A16: &str = r#"
+#include <stdio.h>
+long run(int op, int other);
+__asm__(".text\n.skip 512,0xcc\n"
+ ".p2align 4\n.globl run\n.type run,@function\nrun:\n.cfi_startproc\n cmp $2,%edi\n ja 9f\n push %rbx\n.cfi_adjust_cfa_offset 8\n.cfi_offset %rbx,-16\n"
+ " push %r12\n.cfi_adjust_cfa_offset 8\n.cfi_offset %r12,-24\n sub $8,%rsp\n.cfi_adjust_cfa_offset 8\n mov %edi,%r12d\n lea .Lt(%rip),%rbx\n test %esi,%esi\n je 5f\n"
+ " lea .Lu(%rip),%rbx\n call quick_exit@plt\n5: movslq (%rbx,%r12,4),%rax\n add %rbx,%rax\n jmp *%rax\n"
+ "0: mov $1,%eax\n jmp 8f\n1: mov $2,%eax\n jmp 8f\n2: mov $3,%eax\n8: add $8,%rsp\n.cfi_adjust_cfa_offset -8\n pop %r12\n.cfi_adjust_cfa_offset -8\n pop %rbx\n.cfi_adjust_cfa_offset -8\n ret\n"
+ "9: xor %eax,%eax\n ret\n.cfi_endproc\n.size run,.-run\n"
+ ".section .rodata\n.p2align 2\n.Lt: .long 0b-.Lt,1b-.Lt,2b-.Lt\n.Lu: .long 2b-.Lu,1b-.Lu,0b-.Lu\n.text\n");
+__attribute__((noinline)) int drive(int n, int other) { long s = 0; for (int i = 0; i < 30 * n; i++) s = 2 * s % 1000003 + run(i % 4, other); printf("%ld\n", s); fflush(stdout); return 0; }
+int main(int argc, char **argv) { drive(argc, 0); return drive(argc, RETURNS); }
+"#;
+
+#[test]
+fn a_library_function_that_is_declared_not_to_return_returns() {
+    Attack {
+        both: NO_RELOCATIONS,
+        library: Some(
+            "__asm__(\".globl quick_exit\\n.type quick_exit,@function\\nquick_exit: ret\\n\");",
+        ),
+        ..Attack::of("A16", &A16.replace("RETURNS", "1"))
+    }
+    .succeeds();
+}
+
+/// What nothing is known of may return, so that the other table's address comes to the load: the jump continues in old
+/// code. Where the function is one that does not, new code has a table of its own.
+#[test]
+fn paths_end_at_calls_of_library_functions_that_do_not_return() {
+    if !is_installed("gcc") {
+        return;
+    }
+    for (name, ends) in [
+        ("quick_exit", true),
+        ("_ZSt24__throw_out_of_range_fmtPKcz", true),
+        ("quick_exits", false),
+    ] {
+        for how in ["@plt", "@GOTPCREL(%rip)"] {
+            let folder = Folder::new();
+            let library =
+                format!("__asm__(\".globl {name}\\n.type {name},@function\\n{name}: ud2\\n\");");
+            folder.compile("libbeside.so", &library, &["-shared", "-fPIC"]);
+            let path = folder.dir().display().to_string();
+            let linked = [format!("-L{path}"), format!("-Wl,-rpath,{path}")];
+            let source = A16.replace("RETURNS", "0").replace("quick_exit", name);
+            let called = format!("call {}{name}{how}", if how == "@plt" { "" } else { "*" });
+            let source = source.replace(&format!("call {name}@plt"), &called);
+            let flags = [BARE, &["-lbeside", &linked[0], &linked[1]]].concat();
+            let app = folder.compile("app", &source, &flags);
+            let plain = folder.run(&app, &[]);
+            let postlink = |command: &str| {
+                let arguments: Vec<&str> = command.split(' ').collect();
+                folder.postlink(&arguments)
+            };
+            postlink("instrument app -o counting --relocations none");
+            let counting = folder
+                .command(folder.path("counting"), &[])
+                .env("POSTLINK_PROFILE", folder.path("run.plraw"))
+                .output()
+                .expect("it was made");
+            assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+            postlink("optimize app -p run.plraw -o opt --plt all --relocations none");
+            assert_eq!(folder.run(folder.path("opt"), &[]), plain);
+            for output in ["counting", "opt"] {
+                let said = folder.postlink(&["verify", "app", output, "--json"]);
+                let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+                let functions = said["functions"].as_array().expect("functions");
+                let run = functions
+                    .iter()
+                    .find(|f| f["name"] == "run")
+                    .expect("it moves");
+                assert_eq!(run["tables"].is_array(), ends, "{name}{how}: {run}");
+                assert_eq!(run["falls_back"].is_array(), !ends, "{name}{how}: {run}");
+                if ends {
+                    is_counted(&folder, output, "A16");
+                }
+            }
+        }
+    }
 }

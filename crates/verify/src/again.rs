@@ -163,6 +163,7 @@ impl Facts {
             bare,
             loaded,
             slots,
+            without_return: _,
             relocated_constants,
             startup: _,
         } = cx;
@@ -452,6 +453,7 @@ impl Walked {
             tables: _,
             kept_by_calls: _,
             behind_tables: _,
+            without_return: _,
             changes: _,
             consulted,
         } = self;

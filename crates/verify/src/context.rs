@@ -171,6 +171,9 @@ pub(crate) struct Context<'a> {
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.
     pub slots: FxHashSet<u64>,
+    /// Slots and addresses of functions that are declared not to return ([`crate::proof::no_return`]); of files without
+    /// kept relocations.
+    pub without_return: FxHashSet<u64>,
     /// Places of dynamic relocations in segments of the input that are not writable, ascending: usually none.
     pub relocated_constants: Vec<u64>,
     /// Reads a start-up routine ([`Arch::asks_for_huge_pages`]).

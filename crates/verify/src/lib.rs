@@ -107,7 +107,8 @@ use files::unwind::Table;
 use files::{claim, unwind};
 use proof::visible::{self, Extents, Visible};
 use proof::{
-    bare, counting, data, described, distances, gaps, identity, image, inside, tables, text, writes,
+    bare, counting, data, described, distances, gaps, identity, image, inside, no_return, tables,
+    text, writes,
 };
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -656,6 +657,7 @@ fn prove<'a, A: Arch>(
         bare: claim.basis.is_some(),
         loaded: writes::places(input),
         slots: FxHashSet::default(),
+        without_return: FxHashSet::default(),
         relocated_constants: image::relocated_constants(input),
         startup: A::asks_for_huge_pages,
     };
@@ -680,6 +682,7 @@ fn prove<'a, A: Arch>(
     cx.code.clone_from(&code);
     if cx.bare {
         cx.slots = bare::slots::<A>(input, &starts);
+        cx.without_return = no_return::places::<A>(input);
     } else {
         cx.calculating = distances::calculating::<A>(&cx);
         cx.described = !described::words::<A>(input).is_empty();
@@ -1190,6 +1193,7 @@ fn report<A: Arch>(
                 ("A13", w.by_convention),
                 ("A14", counting),
                 ("A15", f.folded.is_some()),
+                ("A16", w.without_return),
             ];
             let unwanted = || {
                 let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
@@ -1252,6 +1256,7 @@ fn report<A: Arch>(
         ("A13", by_convention),
         ("A14", if counting { functions.len() as u64 } else { 0 }),
         ("A15", folded),
+        ("A16", counted(&|w| w.without_return)),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;

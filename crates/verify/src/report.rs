@@ -351,7 +351,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 15] = [
+const ASSUMPTIONS: [(&str, &str); 16] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, nor on what a jump through a table leaves in registers, beyond what is looked for",
@@ -411,6 +411,10 @@ const ASSUMPTIONS: [(&str, &str); 15] = [
     (
         "A15",
         "nothing depends on which of several functions with the same code a return address or program counter is in, beyond unwinding: backtraces and profiles name one for the other",
+    ),
+    (
+        "A16",
+        "library functions that are declared not to return (abort, __stack_chk_fail, __cxa_throw and others, by their names in .dynsym) do not",
     ),
 ];
 

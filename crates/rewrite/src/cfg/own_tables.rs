@@ -135,6 +135,8 @@ struct Search<'a, 'd> {
     is_leader: Vec<bool>,
     /// Where nothing is known.
     entered: Vec<usize>,
+    /// By number: a call that does not return.
+    is_end: Vec<bool>,
 }
 
 /// What data flow says of a load.
@@ -182,6 +184,10 @@ impl<'a, 'd> Search<'a, 'd> {
             load_at: loads.iter().zip(0..).map(|(l, n)| (l.0, n)).collect(),
             loads,
             values: insns.iter().map(|i| I::values(code.bytes(i), i)).collect(),
+            is_end: insns
+                .iter()
+                .map(|i| code.program.calls_no_return::<I>(i))
+                .collect(),
             entered: entered
                 .iter()
                 .filter_map(|a| index.get(a).copied())
@@ -430,6 +436,9 @@ impl<'a, 'd> Search<'a, 'd> {
             match insn.flow {
                 Flow::Next => self.plain::<I>(k, &mut state),
                 Flow::Call { .. } | Flow::IndirectCall => {
+                    if self.is_end[k] {
+                        return;
+                    }
                     state.forget(!(I::KEPT_BY_CALLS.0 as u32));
                     state.forget_flags();
                 }

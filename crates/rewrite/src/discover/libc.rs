@@ -311,6 +311,12 @@ pub fn forks(name: &[u8]) -> bool {
     FORKS.contains(&base_name(name))
 }
 
+/// Whether a function of that name, of a library, is declared not to return.
+pub fn never_returns(name: &[u8]) -> bool {
+    let name = base_name(name);
+    NO_RETURN.contains(&name) || throws(name)
+}
+
 /// Whether it is one of the C++ library's functions that do nothing but throw (`std::__throw_out_of_range`).
 pub fn throws(name: &[u8]) -> bool {
     let Some(rest) = name.strip_prefix(b"_ZSt") else {

@@ -12,12 +12,12 @@ use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::raw::PF_X;
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_elf::unwind::lsda::Personality;
-use postlink_isa::Isa;
+use postlink_isa::{Flow, Insn, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::entry_proof::EntryProof;
-use super::libc::base_name;
+use super::libc::{base_name, never_returns};
 use super::refs::Refs;
 use super::visible::Visible;
 use crate::pin::Pin;
@@ -188,6 +188,27 @@ impl<'d> Program<'d> {
             }
         }
         best.map(|s| s.name)
+    }
+
+    /// Whether a call leads to a function that the C or C++ library declares not to return, as far as `.dynsym` names
+    /// it: by way of a stub, through its slot, or at once in the library itself.
+    pub fn calls_no_return<I: Isa>(&self, insn: &Insn) -> bool {
+        let slot = match insn.flow {
+            Flow::Call { target } => {
+                if let Some(name) = self.best_name(target, SymbolTable::Dynamic, &self.exported) {
+                    return never_returns(name);
+                }
+                self.elf.section_at(target).and_then(|(_, section)| {
+                    let from = usize::try_from(target - section.addr).ok()?;
+                    let stub = self.elf.section_data(section).get(from..)?;
+                    I::stub_slot(stub, target)
+                })
+            }
+            Flow::IndirectCall => insn.slot(),
+            _ => None,
+        };
+        slot.and_then(|slot| self.import_name(slot))
+            .is_some_and(never_returns)
     }
 
     /// The first imported symbol whose name, without its version, is wanted.

@@ -112,6 +112,8 @@ pub(crate) struct Walked {
     pub kept_by_calls: bool,
     /// Such a jump leaves behind what is not looked at any further.
     pub behind_tables: bool,
+    /// That such jumps are through their tables rests on calls that do not return.
+    pub without_return: bool,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
     /// What was looked at beside the function itself, if it was noted.

@@ -21,8 +21,9 @@
 //!
 //! Inserted code changes nothing that the program reads, as is shown elsewhere: it is passed over.
 //!
-//! Two things are assumed. Calls leave the registers alone that the procedure call standard says (A5); that is noted
-//! where the proof does not succeed without. What is loaded, the sum, and flags that the addition or a guard
+//! Three things are assumed. Calls leave the registers alone that the procedure call standard says (A5), and functions
+//! that libraries declare not to return do not (A16): either is noted where the proof does not succeed without. Code
+//! that only such calls lead to is looked at under A16 no more. What is loaded, the sum, and flags that the addition or a guard
 //! changed, are not read behind the jump after the next call, return or other indirect jump (A6); up to there
 //! that is shown.
 
@@ -35,6 +36,7 @@ use crate::arch::step::flag;
 use crate::arch::{Arch, Flow, Insn, Operand, TableLoad};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::{OwnTable, Range};
+use crate::proof::no_return;
 use crate::report::{Check, Failure, TableBound, TableReport};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -56,6 +58,15 @@ pub(super) struct OwnTables {
     pub inserted: FxHashMap<OutputAddr, OutputAddr>,
     /// Where control comes from where nothing is known.
     pub entered: Vec<OutputAddr>,
+}
+
+/// What data flow takes for granted of calls.
+#[derive(Clone, Copy, Default)]
+struct Assumed {
+    /// They leave the registers alone that the procedure call standard says (A5).
+    kept: bool,
+    /// Those of functions that are declared not to return do not (A16).
+    no_return: bool,
 }
 
 /// What data flow has shown.
@@ -223,11 +234,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(());
         }
         self.enter_what_is_not_followed();
-        let (shown, kept) = match self.data_flow(false) {
-            Ok(shown) => (shown, false),
-            Err(_) => (self.data_flow(true)?, true),
+        // What holds without an assumption does not rest on it.
+        let (shown, assumed) = match self.data_flow(Assumed::default()) {
+            Ok(shown) => (shown, Assumed::default()),
+            Err(_) => self.assuming()?,
         };
-        self.out.kept_by_calls = kept;
+        self.out.kept_by_calls = assumed.kept;
+        self.out.without_return = assumed.no_return;
         self.out.behind_tables = shown.left;
         for (q, number) in shown.jumps {
             let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
@@ -247,6 +260,33 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.out.tables.sort_unstable_by_key(|t| (t.jump, t.table));
         Ok(())
+    }
+
+    /// Data flow that rests on as little as it can.
+    fn assuming(&self) -> Result<(Shown, Assumed), Box<Failure>> {
+        let (kept, no_return) = (true, true);
+        for assumed in [
+            Assumed {
+                kept,
+                no_return: false,
+            },
+            Assumed {
+                kept: false,
+                no_return,
+            },
+        ] {
+            if let Ok(shown) = self.data_flow(assumed) {
+                return Ok((shown, assumed));
+            }
+        }
+        let assumed = Assumed { kept, no_return };
+        Ok((self.data_flow(assumed)?, assumed))
+    }
+
+    /// Whether an instruction of new code calls what is declared not to return.
+    fn calls_no_return(&self, at: OutputAddr) -> bool {
+        let old = self.old_of(at).and_then(|p| Some((p, self.old_bytes(p)?)));
+        old.is_some_and(|(p, bytes)| no_return::is_called::<A>(self.cx, p, bytes))
     }
 
     /// The old address that an instruction of new code stands for.
@@ -327,8 +367,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
-    /// Data flow, and what is shown by it; `kept`: calls leave some registers alone.
-    fn data_flow(&self, kept: bool) -> Result<Shown, Box<Failure>> {
+    /// Data flow, and what is shown by it.
+    fn data_flow(&self, assumed: Assumed) -> Result<Shown, Box<Failure>> {
         let mut seen = FxHashSet::default();
         let leaders: FxHashSet<OutputAddr> = self
             .leaders(&self.own.entered, &mut seen)
@@ -344,7 +384,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 continue;
             };
             let mut goes = Vec::new();
-            self.straight(from, values.clone(), (&leaders, kept), &mut goes, None)?;
+            self.straight(from, values.clone(), (&leaders, assumed), &mut goes, None)?;
             for (to, values) in goes {
                 let Some((known, times)) = states.get_mut(&to) else {
                     states.insert(to, (values, 0));
@@ -367,7 +407,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.straight(
                 at,
                 values,
-                (&leaders, kept),
+                (&leaders, assumed),
                 &mut Vec::new(),
                 Some(&mut shown),
             )?;
@@ -386,7 +426,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         &self,
         from: OutputAddr,
         mut values: Values,
-        (leaders, kept): (&FxHashSet<OutputAddr>, bool),
+        (leaders, assumed): (&FxHashSet<OutputAddr>, Assumed),
         goes: &mut Vec<(OutputAddr, Values)>,
         mut shown: Option<&mut Shown>,
     ) -> Step {
@@ -439,7 +479,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 Flow::Call(_) | Flow::IndirectCall => {
                     self.leave(&values, shown.as_deref_mut())?;
-                    values.lose(if kept { !A::KEPT_BY_CALLS } else { u32::MAX });
+                    if assumed.no_return && self.calls_no_return(at) {
+                        return Ok(());
+                    }
+                    values.lose(if assumed.kept {
+                        !A::KEPT_BY_CALLS
+                    } else {
+                        u32::MAX
+                    });
                     values.lose_flags();
                     values.foreign &= A::KEPT_BY_CALLS;
                     values.foreign_flags = 0;
