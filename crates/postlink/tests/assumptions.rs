@@ -551,6 +551,22 @@ fn a_library_function_that_is_declared_not_to_return_returns() {
     .succeeds();
 }
 
+#[test]
+fn a_function_without_a_return_runs_into_the_next_and_returns() {
+    let without = "\".type ends,@function\\nends:\\n.cfi_startproc\\n call nothing\\n.cfi_endproc\\n.size ends,.-ends\\n\"";
+    let next = "\" ret\\n.type nothing,@function\\nnothing:\\n.cfi_startproc\\n ret\\n.cfi_endproc\\n.size nothing,.-nothing\\n\"";
+    let source = A16
+        .replace("RETURNS", "1")
+        .replace("quick_exit@plt", "ends");
+    let section = "\".section .rodata";
+    let source = source.replace(section, &format!("{without}\n{next}\n{section}"));
+    Attack {
+        both: NO_RELOCATIONS,
+        ..Attack::of("A16", &source)
+    }
+    .succeeds();
+}
+
 /// What nothing is known of may return, so that the other table's address comes to the load: the jump continues in old
 /// code. Where the function is one that does not, new code has a table of its own.
 #[test]

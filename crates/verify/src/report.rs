@@ -414,7 +414,7 @@ const ASSUMPTIONS: [(&str, &str); 16] = [
     ),
     (
         "A16",
-        "library functions that are declared not to return (abort, __stack_chk_fail, __cxa_throw and others, by their names in .dynsym) do not",
+        "library functions that are declared not to return (abort, __stack_chk_fail, __cxa_throw and others, by their names in .dynsym), and functions that have neither a return nor a jump to other code, do not return",
     ),
 ];
 

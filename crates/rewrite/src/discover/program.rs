@@ -190,11 +190,24 @@ impl<'d> Program<'d> {
         best.map(|s| s.name)
     }
 
-    /// Whether a call leads to a function that the C or C++ library declares not to return, as far as `.dynsym` names
-    /// it: by way of a stub, through its slot, or at once in the library itself.
+    /// Whether a function with an unwind entry of its own has neither a return nor a jump to other code.
+    fn is_known_not_to_return(&self, start: u64) -> bool {
+        let piece = || self.piece_at(start).filter(|p| p.start == start);
+        let is_whole = |p: &Piece| {
+            let fde = p.fde.and_then(|i| self.eh.fdes.get(i as usize));
+            fde.is_some_and(|fde| (fde.start, fde.start + fde.len) == (p.start, p.end))
+        };
+        self.no_return.binary_search(&start).is_ok() && piece().is_some_and(is_whole)
+    }
+
+    /// Whether a call leads to a function that does not return: by its own code, or as libraries declare it so and
+    /// `.dynsym` names it (by way of a stub, through its slot, or at once in the library itself).
     pub fn calls_no_return<I: Isa>(&self, insn: &Insn) -> bool {
         let slot = match insn.flow {
             Flow::Call { target } => {
+                if self.is_known_not_to_return(target) {
+                    return true;
+                }
                 if let Some(name) = self.best_name(target, SymbolTable::Dynamic, &self.exported) {
                     return never_returns(name);
                 }

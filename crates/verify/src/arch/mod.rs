@@ -399,6 +399,11 @@ pub(crate) trait Arch: Sync + Send + 'static {
         false
     }
 
+    /// Whether it does nothing but raise an exception of the processor.
+    fn only_faults(bytes: &[u8]) -> bool {
+        Self::is_undefined(bytes)
+    }
+
     /// Whether it is the second half of an exclusive pair, between whose halves no memory may be touched.
     fn is_exclusive_store(_bytes: &[u8]) -> bool {
         false

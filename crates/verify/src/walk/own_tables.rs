@@ -21,8 +21,8 @@
 //!
 //! Inserted code changes nothing that the program reads, as is shown elsewhere: it is passed over.
 //!
-//! Three things are assumed. Calls leave the registers alone that the procedure call standard says (A5), and functions
-//! that libraries declare not to return do not (A16): either is noted where the proof does not succeed without. Code
+//! Three things are assumed. Calls leave the registers alone that the procedure call standard says (A5), and some
+//! functions do not return ([`crate::proof::no_return`], A16): either is noted where the proof does not succeed without. Code
 //! that only such calls lead to is looked at under A16 no more. What is loaded, the sum, and flags that the addition or a guard
 //! changed, are not read behind the jump after the next call, return or other indirect jump (A6); up to there
 //! that is shown.
@@ -39,6 +39,7 @@ use crate::files::claim::{OwnTable, Range};
 use crate::proof::no_return;
 use crate::report::{Check, Failure, TableBound, TableReport};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::RefCell;
 
 /// More entries than this no table has.
 const ENTRIES: u64 = 4096;
@@ -58,6 +59,8 @@ pub(super) struct OwnTables {
     pub inserted: FxHashMap<OutputAddr, OutputAddr>,
     /// Where control comes from where nothing is known.
     pub entered: Vec<OutputAddr>,
+    /// Calls that were looked at, and whether they are of functions that do not return.
+    calls: RefCell<FxHashMap<OutputAddr, bool>>,
 }
 
 /// What data flow takes for granted of calls.
@@ -65,7 +68,7 @@ pub(super) struct OwnTables {
 struct Assumed {
     /// They leave the registers alone that the procedure call standard says (A5).
     kept: bool,
-    /// Those of functions that are declared not to return do not (A16).
+    /// Those of functions of which that is known do not return (A16).
     no_return: bool,
 }
 
@@ -283,10 +286,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok((self.data_flow(assumed)?, assumed))
     }
 
-    /// Whether an instruction of new code calls what is declared not to return.
+    /// Whether an instruction of new code calls a function that does not return.
     fn calls_no_return(&self, at: OutputAddr) -> bool {
-        let old = self.old_of(at).and_then(|p| Some((p, self.old_bytes(p)?)));
-        old.is_some_and(|(p, bytes)| no_return::is_called::<A>(self.cx, p, bytes))
+        *self.own.calls.borrow_mut().entry(at).or_insert_with(|| {
+            let old = self.old_of(at).and_then(|p| Some((p, self.old_bytes(p)?)));
+            old.is_some_and(|(p, bytes)| no_return::is_called::<A>(self.cx, p, bytes))
+        })
     }
 
     /// The old address that an instruction of new code stands for.

@@ -252,6 +252,11 @@ impl Arch for X86_64 {
         decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::RETURN)
     }
 
+    fn only_faults(bytes: &[u8]) -> bool {
+        let faults = [Opcode::HLT, Opcode::UD0, Opcode::UD1, Opcode::UD2];
+        decode_raw(bytes).is_some_and(|(i, _)| faults.contains(&i.opcode()))
+    }
+
     fn is_system_call(bytes: &[u8]) -> bool {
         decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::SYSCALL)
     }
