@@ -38,10 +38,11 @@ impl Attack<'_> {
         }
     }
 
-    /// Counting and optimising succeed, the proof holds, and yet the output does something else.
-    fn succeeds(&self) {
+    /// Counting and optimising succeed, the proof holds, and yet the output does something else. `None`: there is no
+    /// compiler.
+    fn succeeds(&self) -> Option<Folder> {
         if !is_installed("gcc") {
-            return;
+            return None;
         }
         let folder = Folder::new();
         let flags = if self.both.is_empty() { KEPT } else { BARE };
@@ -65,7 +66,7 @@ impl Attack<'_> {
         let Some(options) = self.optimize else {
             assert_ne!(String::from_utf8_lossy(&counted.stdout), plain);
             is_counted(&folder, "counting", self.assumption);
-            return;
+            return Some(folder);
         };
         let arguments = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
         folder.postlink(&[&arguments[..], self.both, options].concat());
@@ -77,6 +78,7 @@ impl Attack<'_> {
             self.assumption
         );
         is_counted(&folder, "opt", self.assumption);
+        Some(folder)
     }
 }
 
@@ -560,11 +562,51 @@ fn a_function_without_a_return_runs_into_the_next_and_returns() {
         .replace("quick_exit@plt", "ends");
     let section = "\".section .rodata";
     let source = source.replace(section, &format!("{without}\n{next}\n{section}"));
-    Attack {
+    let attack = Attack {
         both: NO_RELOCATIONS,
         ..Attack::of("A16", &source)
-    }
-    .succeeds();
+    };
+    let Some(folder) = attack.succeeds() else {
+        return;
+    };
+    // Where it has a return, the proof does not hold.
+    let mut app = std::fs::read(folder.path("app")).expect("it was made");
+    let output = std::fs::read(folder.path("opt")).expect("it was made");
+    let report = postlink_verify::verify(&app, &output, &postlink_verify::Options::default());
+    let report = report.expect("both are read");
+    let ends = report.functions.iter().find(|f| f.name == "ends");
+    // Code is where it is in the file.
+    let at = ends.expect("it moves").old as usize;
+    assert_eq!(app[at], 0xe8, "a call");
+    app[at] = 0xc3;
+    is_refused(&app, &output, "with a return");
+}
+
+/// Fails unless the checker refuses the table of `run` where the input is another.
+fn is_refused(input: &[u8], output: &[u8], why: &str) {
+    let report = postlink_verify::verify(input, output, &postlink_verify::Options::default());
+    let report = report.expect("both are read");
+    let run = report.functions.iter().find(|f| f.name == "run");
+    let postlink_verify::Verdict::Failed(failure) = &run.expect("it moves").verdict else {
+        panic!("proved {why}");
+    };
+    let text = "the address of a jump table of new code's own is not known to be that";
+    assert_eq!(failure.reason, text, "{why}");
+}
+
+/// An output whose proof rests on a function's name is refused where the function has another.
+fn is_refused_by_another_name(folder: &Folder, output: &str, name: &str) {
+    let named = |file: &str| {
+        let mut bytes = std::fs::read(folder.path(file)).expect("it was made");
+        let old = [name.as_bytes(), b"\0"].concat();
+        let places: Vec<usize> = (0..bytes.len() - old.len())
+            .filter(|at| bytes[*at..].starts_with(&old))
+            .collect();
+        assert!(!places.is_empty(), "{file} has no name {name}");
+        places.iter().for_each(|at| bytes[*at] = b'x');
+        bytes
+    };
+    is_refused(&named("app"), &named(output), "by another name");
 }
 
 /// What nothing is known of may return, so that the other table's address comes to the load: the jump continues in old
@@ -606,6 +648,9 @@ fn paths_end_at_calls_of_library_functions_that_do_not_return() {
             postlink("optimize app -p run.plraw -o opt --plt all --relocations none");
             assert_eq!(folder.run(folder.path("opt"), &[]), plain);
             for output in ["counting", "opt"] {
+                if ends {
+                    is_refused_by_another_name(&folder, output, name);
+                }
                 let said = folder.postlink(&["verify", "app", output, "--json"]);
                 let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
                 let functions = said["functions"].as_array().expect("functions");
