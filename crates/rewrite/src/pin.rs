@@ -62,6 +62,8 @@ pub enum Pin {
     NoPlaceToCount,
     /// Edges of its graph that cannot carry a counter form a cycle: their counts would not follow from others.
     Uncountable,
+    /// It is entered by its old entry more often than its new layout would save branches.
+    EnteredByOldEntry,
     /// Left out by the user.
     Excluded,
     /// The checker could not prove the new code, so the old one stays.
@@ -120,6 +122,9 @@ impl Pin {
             }
             Pin::Uncountable => {
                 "has edges that cannot carry a counter, and whose counts do not follow from others"
+            }
+            Pin::EnteredByOldEntry => {
+                "is entered by pointers or from other files more often than a new layout would save branches: each time costs a jump from its old entry"
             }
             Pin::Excluded => "was left out on request",
             Pin::NotProved => "could not be proved after moving, so it stays",

@@ -239,6 +239,12 @@ pub struct Optimizing {
     pub hugify: bool,
     #[command(flatten)]
     pub passes: Passes,
+    /// Without kept relocations, move also functions that cost less where they are
+    ///
+    /// Pointers and other files lead to old entries, from where a jump goes to the new code. A function that is entered
+    /// so more often than its new layout saves branches stays, unless this is given.
+    #[arg(long)]
+    pub move_all: bool,
     /// What becomes of pointers to functions that move
     #[arg(long, value_name = "HOW", default_value = "follow")]
     pub pointers: PointersArg,
@@ -335,6 +341,7 @@ impl Optimizing {
                 PresetArg::Fast | PresetArg::Max => 16,
                 PresetArg::Safe | PresetArg::Size => default.align_blocks,
             }),
+            move_all: self.move_all,
             keep_pointers: self.pointers == PointersArg::Stay,
             stress: self.stress,
             layout_seed: self.layout_seed,

@@ -18,6 +18,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
+use super::entered::cheaper_where_they_are;
 use super::layout::{CallGraph, Chosen, loop_heads, order_blocks, order_functions};
 use super::rewriting::{Answer, Refusal, Rewriting, retain};
 use super::search::{Layout, SearchReport, Trials, Walk};
@@ -93,6 +94,9 @@ pub struct OptimizeOptions {
     pub functions_at_lines: bool,
     /// Alignment in bytes of hot blocks that are mostly jumped to; 1 for none, at most that of functions.
     pub align_blocks: u32,
+    /// Functions move also where jumps at their old entries cost more branches than their new layouts save
+    /// ([`super::entered`]).
+    pub move_all: bool,
     /// Pointers to functions keep their values: calls through them go by the old entry.
     pub keep_pointers: bool,
     /// For tests: everything that a layout is free to choose is chosen at random, by this seed
@@ -136,6 +140,7 @@ impl Default for OptimizeOptions {
             align_functions: 16,
             functions_at_lines: true,
             align_blocks: 1,
+            move_all: false,
             keep_pointers: false,
             stress: None,
             layout_seed: None,
@@ -367,6 +372,11 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
                 chosen
             })
             .collect();
+        let stay = if options.move_all || options.by_chance() {
+            FxHashSet::default()
+        } else {
+            cheaper_where_they_are(&program, &counted, &chosen)
+        };
         let walk = options.searches().then(|| {
             phases.begin("walk");
             Walk::new(&counted, &attached.calls)
@@ -377,7 +387,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             &mut counted,
             (&chosen, changes, &threaded),
             &mut shares,
-            &options,
+            (&options, &stay),
         );
         program.elf.release();
         phases.end();
@@ -516,7 +526,7 @@ fn emit_one<'d, I: Isa>(
     c: &Counted<'d>,
     order: &Chosen,
     (changes, threaded): (Changes, Option<&Threaded>),
-    options: &OptimizeOptions,
+    (options, stay): (&OptimizeOptions, &FxHashSet<u64>),
 ) -> Result<Ready, Pin> {
     let start = program.start(c.function as usize);
     if options.excluded.contains(&start) {
@@ -524,6 +534,9 @@ fn emit_one<'d, I: Isa>(
     }
     if options.keep.contains(&start) {
         return Err(Pin::NotProved);
+    }
+    if stay.contains(&start) {
+        return Err(Pin::EnteredByOldEntry);
     }
     let cfg = &c.analysed.cfg;
     let plan = Plan {
@@ -671,7 +684,7 @@ fn emit_all<'d, I: Isa>(
     counted: &mut [Counted<'d>],
     (chosen, changes, threaded): (&[Chosen], Vec<Changes>, &[Option<Threaded>]),
     shares: &mut [FunctionCounters],
-    options: &OptimizeOptions,
+    (options, stay): (&OptimizeOptions, &FxHashSet<u64>),
 ) -> EmittedAll {
     // What a function's graph is needed for is done while it is there: all of them at once are a tenth of the memory.
     phases::expect(counted.len());
@@ -682,7 +695,8 @@ fn emit_all<'d, I: Isa>(
         .zip(threaded)
         .map(|(((c, order), changes), threaded)| {
             let for_stats = options.dyno_stats.then(|| changes.clone());
-            let result = emit_one::<I>(program, c, order, (changes, threaded.as_ref()), options);
+            let changed = (changes, threaded.as_ref());
+            let result = emit_one::<I>(program, c, order, changed, (options, stay));
             phases::did();
             let stats = for_stats.map_or_else(Default::default, |changes| {
                 dyno_stats::<I>(program, c, order, result.is_ok().then_some(&changes))
