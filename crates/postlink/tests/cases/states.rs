@@ -49,13 +49,16 @@ const MODES: [(&str, &[&str]); 6] = [
     ("plain-counters", &["--counters", "plain"]),
 ];
 
-/// Ways to optimise without kept relocations.
+/// Ways to optimise without kept relocations. In all but [`CHEAPER_STAYS`] every function moves that can.
 const BARE: [(&str, &[&str]); 4] = [
     ("without.optimized", &["--split-functions=none"]),
     ("without.split", &["--split-functions", "--preset", "fast"]),
     ("without.max", &EVERY_PASS),
     ("without.stressed", &["--stress", "1"]),
 ];
+
+/// The state in which functions stay that cost less where they are.
+const CHEAPER_STAYS: &str = "without.split";
 
 /// Which states a build goes through; see the module.
 #[derive(Clone, Copy, Debug)]
@@ -301,6 +304,8 @@ fn without_relocations(
         ];
         let mut command = postlink("optimize", &arguments);
         command.args(none).args(*options).args(&case.optimize);
+        let all_move = *state != CHEAPER_STAYS;
+        command.args(all_move.then_some("--move-all"));
         let certificate = folder.join("certificate.json");
         command.arg("--certificate").arg(&certificate);
         run::tool(command, dir, state)?;
@@ -318,7 +323,9 @@ fn without_relocations(
         if number == again {
             proved_again(state, built, &subject, &certificate, dir)?;
         }
-        check_entries(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
+        if all_move {
+            check_entries(case, &certificate).map_err(|e| format!("{state}: {e}"))?;
+        }
     }
     Ok(())
 }
