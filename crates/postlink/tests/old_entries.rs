@@ -5,8 +5,8 @@ mod support;
 use support::folder::Folder;
 use support::is_installed;
 
-/// `tiny` is called through a pointer, and a new layout saves it nothing. `worth` is too, but jumps over code that never
-/// runs twenty times a call. `direct` is called by functions that move.
+/// `tiny` is called through a pointer, and a new layout saves it nothing. `worth` is too, but jumps over code that
+/// never runs twenty times a call. `direct` is called by functions that move.
 const SOURCE: &str = r#"
 #include <stdio.h>
 #define APART __attribute__((noinline, noipa))

@@ -657,7 +657,7 @@ fn prove<'a, A: Arch>(
         bare: claim.basis.is_some(),
         loaded: writes::places(input),
         slots: FxHashSet::default(),
-        without_return: FxHashSet::default(),
+        without_return: no_return::of_bare::<A>(input, claim),
         relocated_constants: image::relocated_constants(input),
         startup: A::asks_for_huge_pages,
     };
@@ -682,7 +682,6 @@ fn prove<'a, A: Arch>(
     cx.code.clone_from(&code);
     if cx.bare {
         cx.slots = bare::slots::<A>(input, &starts);
-        cx.without_return = no_return::places::<A>(input);
     } else {
         cx.calculating = distances::calculating::<A>(&cx);
         cx.described = !described::words::<A>(input).is_empty();
@@ -1157,11 +1156,7 @@ fn report<A: Arch>(
     let inlining = walked.iter().filter(|w| inlines(w)).count() as u64;
     let counting = cx.counts.is_some();
     let changes = changes(cx, walked);
-    let takes_constants = |w: &Walked| {
-        w.changes
-            .get(ChangeKind::Constant as usize)
-            .is_some_and(|n| *n > 0)
-    };
+    let takes_constants = |w: &Walked| has_changed(w, ChangeKind::Constant);
     let with_constants = walked.iter().filter(|w| takes_constants(w)).count() as u64;
     let functions: Vec<FunctionReport> = walked
         .par_iter()

@@ -1,9 +1,9 @@
 //! Functions that stay because they are entered by old entries more often than their new layout saves branches.
 //!
-//! Where the linker kept no relocations, pointers to functions and the procedure linkage tables of other files lead to old
-//! entries, and each such call takes one jump more. A short function that is mostly called so is slower after it has
-//! moved. If it stays, its own direct calls go by old entries: code that stays is not changed. So what counts is the
-//! sum over all functions of
+//! Where the linker kept no relocations, pointers to functions and the procedure linkage tables of other files lead to
+//! old entries, and each such call takes one jump more. A short function that is mostly called so is slower after it
+//! has moved. If it stays, its own direct calls go by old entries: code that stays is not changed. So what counts is
+//! the sum over all functions of
 //!
 //! * the branches that are taken in it, in the input's order if it stays and in the new one if it moves,
 //! * if it moves: how often it is entered other than by direct calls from functions that move.

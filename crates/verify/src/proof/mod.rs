@@ -16,7 +16,7 @@
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
-//! | [`no_return`] | which calls are assumed not to return |
+//! | [`no_return`] | which functions libraries declare not to return |
 //! | [`routines`] | that the routines that instrumentation adds keep registers, flags and stack |
 //! | [`writes`] | that nothing writes into what was copied |
 //! | [`identity`] | the build-id |

@@ -40,6 +40,7 @@
 
 pub(crate) mod changes;
 mod counting;
+mod no_return;
 mod own_tables;
 mod pages;
 mod relations;

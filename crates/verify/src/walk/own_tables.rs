@@ -22,12 +22,13 @@
 //! Inserted code changes nothing that the program reads, as is shown elsewhere: it is passed over.
 //!
 //! Three things are assumed. Calls leave the registers alone that the procedure call standard says (A5), and some
-//! functions do not return ([`crate::proof::no_return`], A16): either is noted where the proof does not succeed without. Code
-//! that only such calls lead to is looked at under A16 no more. What is loaded, the sum, and flags that the addition or a guard
-//! changed, are not read behind the jump after the next call, return or other indirect jump (A6); up to there
+//! functions do not return ([`super::no_return`], A16): either is noted where the proof does not succeed without. Code
+//! that only such calls lead to is not looked at under A16. What is loaded, the sum, and flags that the addition or a
+//! guard changed, are not read behind the jump after the next call, return or other indirect jump (A6); up to there
 //! that is shown.
 
 use super::changes::Next;
+use super::no_return;
 use super::pages::Pending;
 use super::values::{Fact, Values};
 use super::{INSIDE, OldState, State, Step, Walk, fail};
@@ -36,7 +37,6 @@ use crate::arch::step::flag;
 use crate::arch::{Arch, Flow, Insn, Operand, TableLoad};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::{OwnTable, Range};
-use crate::proof::no_return;
 use crate::report::{Check, Failure, TableBound, TableReport};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
