@@ -7,6 +7,7 @@ use std::process::Command;
 mod counted;
 use counted::{
     CPP_MAIN, CPP_OTHER, Folder, PROGRAM, compare, frames_of_stubs, have, many_functions,
+    named_callers,
 };
 
 #[test]
@@ -82,6 +83,35 @@ fn programs_in_cpp_and_rust_in_sections_and_by_link_time_optimisation_are_counte
     for names in compare(&folder, &[], command) {
         for part in ["collatz", "parse", "legs"] {
             assert!(names.iter().any(|name| name.contains(part)), "{names:?}");
+        }
+    }
+}
+
+/// Static programs of GCC register their unwind entries at the start, those of musl have none that anybody looks for:
+/// in neither can a search table say where stubs are.
+#[test]
+fn calls_of_programs_without_a_search_table_are_counted_exactly() {
+    let cpp = [("main.cc", CPP_MAIN), ("other.cc", CPP_OTHER)];
+    let c = [("p.c", PROGRAM)];
+    let all: [(&str, &[(&str, &str)]); 5] = [
+        ("gcc -O2 -static -Wl,-q -o p p.c", &c),
+        ("gcc -O2 -static-pie -fPIE -Wl,-q -o p p.c", &c),
+        ("musl-gcc -O2 -static -Wl,-q -o p p.c", &c),
+        ("musl-gcc -O0 -static -Wl,-q -o p p.c", &c),
+        ("g++ -O2 -static -Wl,-q -o p main.cc other.cc", &cpp),
+    ];
+    for (command, sources) in all {
+        let compiler = command.split(' ').next().unwrap_or_default();
+        if !have(compiler, command) {
+            continue;
+        }
+        let folder = Folder::built(sources, command);
+        for names in compare(&folder, &[], command) {
+            assert!(names.contains("main"), "{command}: {names:?}");
+        }
+        if command.contains("p.c") {
+            let profile = folder.profile("call-edges", &[&[]]);
+            named_callers(&profile, command);
         }
     }
 }

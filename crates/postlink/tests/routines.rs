@@ -73,6 +73,13 @@ fn of_x86_64() -> Vec<Fault> {
             0,
             &[0x59, 0x5a],
         ),
+        // mov rax, [rsp+72]
+        fault(
+            "the caller's return address is overwritten",
+            &[0x48, 0x8b, 0x44, 0x24, 0x48],
+            1,
+            &[0x89],
+        ),
     ]
 }
 
@@ -117,11 +124,31 @@ fn of_aarch64() -> Vec<Fault> {
             0,
             &words(&[0x9280_001d]),
         ),
+        // and x16, x16, #~0xfff
+        fault(
+            "the counter's page is not left",
+            &words(&[0x9274_ce10]),
+            0,
+            &words(&[0xd503_201f]),
+        ),
+        // ldp x17, x30, [sp, #80]
+        fault(
+            "the return address is not put back",
+            &words(&[0xa945_7bf1]),
+            0,
+            &words(&[0xa945_47fe]),
+        ),
     ]
 }
 
 /// How often each fault was put into outputs of all modes; every one must have been found.
-fn spoil(compiler: &str, flags: &[&str], modes: &[&[&str]], faults: &[Fault]) -> Vec<u64> {
+fn spoil(
+    compiler: &str,
+    source: &str,
+    flags: &[&str],
+    modes: &[&[&str]],
+    faults: &[Fault],
+) -> Vec<u64> {
     let mut applied = vec![0; faults.len()];
     if Command::new(compiler).arg("--version").output().is_err() {
         eprintln!("SKIPPED: {compiler} is not installed");
@@ -129,7 +156,7 @@ fn spoil(compiler: &str, flags: &[&str], modes: &[&[&str]], faults: &[Fault]) ->
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = |name: &str| dir.path().join(name);
-    std::fs::write(file("app.c"), SOURCE).expect("it is ours");
+    std::fs::write(file("app.c"), source).expect("it is ours");
     let mut command = Command::new(compiler);
     command
         .args(["-O2", "-Wl,-q", "-pthread", "-o", "app", "app.c"])
@@ -202,7 +229,18 @@ fn damaged_routines_of_x86_64_are_found() {
             &modes[..]
         };
         let faults = of_x86_64();
-        let applied = spoil("gcc", flags, modes, &faults);
+        let applied = spoil("gcc", SOURCE, flags, modes, &faults);
+        all_applied(&faults, &applied);
+    }
+}
+
+/// No search table says where functions are, and call counters are in stubs all the same.
+#[test]
+fn damaged_routines_of_static_programs_that_count_calls_are_found() {
+    let modes: [&[&str]; 2] = [&["--mode", "call-graph"], &["--mode", "call-edges"]];
+    for compiler in ["gcc", "musl-gcc"] {
+        let faults = of_x86_64();
+        let applied = spoil(compiler, SOURCE, &["-static"], &modes, &faults);
         all_applied(&faults, &applied);
     }
 }
@@ -218,7 +256,23 @@ fn damaged_routines_of_aarch64_are_found() {
     ];
     for flags in [&["-fPIE", "-pie"][..], &["-fPIC", "-shared"]] {
         let faults = of_aarch64();
-        let applied = spoil("aarch64-linux-gnu-gcc", flags, &modes, &faults);
+        let applied = spoil("aarch64-linux-gnu-gcc", SOURCE, flags, &modes, &faults);
         all_applied(&faults, &applied);
     }
+}
+
+/// Functions are emitted anew where direct branches do not reach all code, and the checker follows what counts in them
+/// into the routine.
+#[test]
+fn damaged_routines_of_programs_with_more_code_than_branches_reach_are_found() {
+    let far = "asm(\".pushsection .text.sorted.1, \\\"ax\\\", %progbits\\n .zero 136314880\\n .popsection\");";
+    let modes: [&[&str]; 1] = [&["--mode", "call-graph"]];
+    let mut faults = of_aarch64();
+    // Those of the routine that notes first calls, and of start-up the first: it is the same elsewhere.
+    let of_calls = faults.split_off(faults.len() - 2);
+    faults.truncate(1);
+    faults.extend(of_calls);
+    let source = [far, SOURCE].concat();
+    let applied = spoil("aarch64-linux-gnu-gcc", &source, &[], &modes, &faults);
+    all_applied(&faults, &applied);
 }

@@ -38,7 +38,7 @@
 //! * A veneer may use the registers that the procedure call standard leaves to veneers (x16 on AArch64).
 //! * The start-up code of an instrumented program, and the routines that give a thread its counters or note first
 //!   calls, write to no memory of the program (A14). That they keep registers, flags and the stack is shown
-//!   ([`proof::routines`]). A thread's base of counters is valid after a check.
+//!   ([`routines`]). A thread's base of counters is valid after a check.
 //! * Nothing reads its own code, but for accesses with addresses relative to the program counter, which are checked.
 //!
 //! # What decoding rests on
@@ -82,6 +82,7 @@ pub mod mutate;
 mod progress;
 mod proof;
 mod report;
+mod routines;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod walk;

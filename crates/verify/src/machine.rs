@@ -52,6 +52,8 @@ pub(crate) enum Origin {
     Operand,
     /// What is here.
     Word(Place),
+    /// The four bytes that are here; above them nothing.
+    Half(Place),
     /// All flags as they were.
     Flags,
     /// Flags but overflow as they were, in bits 8 to 15; and whether overflow is in the low byte.
@@ -301,7 +303,14 @@ impl Machine<'_, '_> {
             Some(v) if mem.size == 1 => {
                 constant || v.origin == Origin::Address && v.less.is_none() && v.add as u8 != 0
             }
-            Some(v) => constant || mem.size == 8 && v == Value::of(Origin::Word(place)).plus(1),
+            Some(v) => {
+                let here = match mem.size {
+                    8 => Origin::Word(place),
+                    4 => Origin::Half(place),
+                    _ => return constant,
+                };
+                constant || v == Value::of(here).plus(1)
+            }
         };
         match place {
             Place::Counter(at) => {
@@ -357,6 +366,7 @@ impl Machine<'_, '_> {
                 .find(|s| s.0 == at)
                 .map_or(Value::UNKNOWN, |s| s.1),
             Place::Stack(_) | Place::Thread => Value::UNKNOWN,
+            _ if mem.size == 4 => Value::of(Origin::Half(place)),
             _ if mem.size != 8 => Value::UNKNOWN,
             _ => match state.known {
                 Some((known, value)) if known == place => value,
@@ -418,6 +428,16 @@ impl Machine<'_, '_> {
                 if to == A::STACK {
                     self.move_stack::<A>(state)?;
                 }
+            }
+            Op::AddHalf { to, from, add } => {
+                let value = match state.get(from) {
+                    half @ Value {
+                        origin: Origin::Half(_),
+                        ..
+                    } => half.plus(add),
+                    _ => Value::UNKNOWN,
+                };
+                state.set(to, value);
             }
             Op::Number { to, value } => state.set(
                 to,
@@ -575,6 +595,8 @@ pub(crate) enum Routine {
         /// The table is relative to the thread's base.
         own: bool,
     },
+    /// It notes a first call ([`Arch::NOTES`]).
+    Notes,
     /// It is taken to destroy nothing.
     Trusted,
 }
@@ -600,6 +622,34 @@ fn call<A: Arch>(
             if !machine.footprint.trusted.contains(&target) {
                 machine.footprint.trusted.push(target);
             }
+        }
+        Routine::Notes => {
+            let notes = A::NOTES;
+            let counter = state.get(notes.counter);
+            let at = counter.add as u64;
+            let fits = counter.origin == Origin::Address && machine.in_areas(at, 8);
+            if !fits || !at.is_multiple_of(8) || counter.less.is_some() {
+                return None;
+            }
+            machine.footprint.write(at, at + 8);
+            let link = notes.link.map(|reg| state.get(reg));
+            for reg in (0..A::REGISTERS).filter(|reg| notes.destroys >> reg & 1 != 0) {
+                state.set(reg, Value::UNKNOWN);
+            }
+            if notes.leaves_page {
+                let page = Value {
+                    add: (at & !0xfff) as i64,
+                    ..counter
+                };
+                state.set(notes.counter, page);
+            }
+            for (reg, value) in A::LINK.iter().zip(link) {
+                state.set(*reg, value);
+            }
+            state.lost |= notes.lost;
+            state.compared = None;
+            state.known = None;
+            state.counted = true;
         }
         Routine::Records { own } => {
             let table = state.get(A::TABLE);

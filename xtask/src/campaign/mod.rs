@@ -356,7 +356,7 @@ fn one(recipe: &Recipe, postlink: &Path, keep: &Path, sums: &Mutex<Sums>) -> Res
     };
     let (mut count, mut wrong) = (0, 0);
     for state in STATES {
-        if !state.is_possible(recipe.kept, recipe.options.contains(&"-static")) {
+        if !state.is_possible(recipe.kept) {
             continue;
         }
         if let Err(what) = program.state(state, &plain)? {

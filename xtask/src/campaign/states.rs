@@ -21,12 +21,10 @@ pub struct State {
 }
 
 impl State {
-    /// Whether postlink makes this of a program whose relocations are kept or not, and which is static or not. What it
-    /// refuses, and says so in its documents, is not tried.
-    pub fn is_possible(&self, kept: bool, is_static: bool) -> bool {
-        // Static programs of GCC have no search table for unwinding.
-        let searches = self.name == "call-edges";
-        (kept || !self.needs_relocations) && !(is_static && searches)
+    /// Whether postlink makes this of a program whose relocations are kept or not. What it refuses, and says so in its
+    /// documents, is not tried.
+    pub fn is_possible(&self, kept: bool) -> bool {
+        kept || !self.needs_relocations
     }
 }
 
@@ -87,13 +85,9 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_not_tried() {
-        let count = |kept, is_static| {
-            let possible = STATES.iter().filter(|s| s.is_possible(kept, is_static));
-            possible.count()
-        };
-        assert_eq!(count(true, false), STATES.len());
-        assert_eq!(count(true, true), STATES.len() - 1);
-        assert!(count(false, false) < STATES.len() - 4 && count(false, false) > 6);
+        let count = |kept| STATES.iter().filter(|s| s.is_possible(kept)).count();
+        assert_eq!(count(true), STATES.len());
+        assert!(count(false) < STATES.len() - 4 && count(false) > 6);
     }
 
     #[test]

@@ -829,6 +829,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             },
             room_for_all: false,
             slow: Vec::new(),
+            notes: 0,
             kind: NoteKind::Optimised,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
             huge: options.hugify,

@@ -119,20 +119,22 @@ pub struct Places<'a> {
 
 /// Decides how each function counts. `None`: this file's unwind tables cannot be extended in place.
 ///
-/// With `front`, the counter is a store of [`Covers::FRONT`] bytes, which may be in padding.
+/// With `front`, the counter is a store of [`Covers::FRONT`] bytes, which may be in padding. With `anyway`, there is no
+/// better way if unwind tables cannot be extended: then no exception may pass through a stub.
 pub fn plan<I: Covers>(
     program: &Program<'_>,
     nonlocal_exits: &NonlocalExits,
     functions: Option<&Regex>,
     keep: &FxHashSet<u64>,
     front: bool,
+    anyway: bool,
     put: Put<'_>,
 ) -> Option<Plan> {
     let search = Search::read::<I>(program);
     // Without rows for stubs, only what interrupts the program in them cannot be unwound. Where whole
     // instructions are replaced that is better than to re-emit everything, unless that is an exception.
     let unwinds = !program.eh.fdes.is_empty() && (!I::WHOLE_ENTRIES || program.faults());
-    if search.is_none() && unwinds {
+    if search.is_none() && unwinds && !anyway {
         return None;
     }
     let store = I::FRONT.filter(|_| front);

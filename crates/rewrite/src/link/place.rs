@@ -49,6 +49,9 @@ pub struct LinkOptions<'a> {
     /// The recorders' slow path, which they call directly: a copy for each veneer group where there are more
     /// than one. Else the caller places it.
     pub slow: Vec<u8>,
+    /// Bytes of the routine that counters of calls go to: space for one in each veneer group where there are more
+    /// than one, which who counts fills ([`Placement::slow_copies`]).
+    pub notes: u64,
     /// What the note says.
     pub kind: NoteKind,
     /// Identity of the input.
@@ -84,6 +87,7 @@ impl LinkOptions<'_> {
             reusable: Vec::new(),
             room_for_all: false,
             slow: Vec::new(),
+            notes: 0,
             kind: NoteKind::Instrumented,
             input_id: elf.build_id.unwrap_or_default().to_vec(),
             huge: false,
@@ -138,6 +142,8 @@ pub struct Placement {
     /// By veneer group: a copy of the recorders' slow path, if there is one.
     pub(super) slow: Vec<Option<OutputAddr>>,
     pub(super) slow_code: Vec<u8>,
+    /// Space for the routine that counters of calls go to, by veneer group.
+    pub slow_copies: Vec<Placed>,
     /// Tables of new code's own.
     pub(super) own_tables: OwnTables,
     /// What direct jumps and calls of new code go by way of.
@@ -207,6 +213,7 @@ pub fn place<I: Isa>(
         recorder_at: vec![OutputAddr::default(); ready.len()],
         slow: vec![None; count],
         slow_code: options.slow.clone(),
+        slow_copies: Vec::new(),
         own_tables: OwnTables::default(),
         veneers: Veneers::default(),
         huge: None,
@@ -364,6 +371,16 @@ impl Placement {
                 self.recorder_at[*i as usize] = placed.addr + in_section;
             }
             self.recorders[veneer_group] = Some(placed);
+        }
+        if self.sections.len() > 1 && options.notes > 0 {
+            let placed = writer.append(NewSection {
+                name: name_in(veneer_group, ".text.slow"),
+                kind: NewKind::Code,
+                align: 16,
+                size: options.notes,
+            });
+            self.slow[veneer_group] = Some(placed.addr);
+            self.slow_copies.push(placed);
         }
         if self.sections.len() > 1 {
             let list = own.iter().map(|i| &ready[*i as usize]);

@@ -218,6 +218,21 @@ pub(crate) struct Plain {
     pub stack: Option<StackChange>,
 }
 
+/// What a routine that notes first calls is given, and what it leaves otherwise than it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notes {
+    /// The register with the counter's address.
+    pub counter: u8,
+    /// That register holds the page of that address afterwards.
+    pub leaves_page: bool,
+    /// General registers that may hold anything afterwards, one bit each.
+    pub destroys: u32,
+    /// The register whose value is in the register of return addresses afterwards.
+    pub link: Option<u8>,
+    /// Flags that may be others afterwards ([`step::flag`]): all of those that programs calculate with, or none.
+    pub lost: u8,
+}
+
 /// A start-up routine that asks for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsksForHugePages {
@@ -376,6 +391,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const LINK: &'static [u8];
     /// Where the routine after recorders gets its table.
     const TABLE: u8;
+    /// The routine that notes first calls.
+    const NOTES: Notes;
     /// Registers that hold nothing when a function is called and when it returns: linkers' stubs may use them.
     const STUB_SCRATCH: u32;
     /// Registers that calls leave alone, so that a landing pad may read them. (What calls overwrite compilers do not
@@ -550,6 +567,12 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// The register that an instruction puts the flags into (`true`) or takes them from.
     fn flags_word(_bytes: &[u8]) -> Option<(u8, bool)> {
+        None
+    }
+
+    /// The registers of an instruction that puts the page of the address in the second into the first: all bits but
+    /// the lowest twelve.
+    fn page_of(_bytes: &[u8]) -> Option<(u8, u8)> {
         None
     }
 

@@ -40,6 +40,12 @@ pub(crate) enum Op {
         from: u8,
         add: i64,
     },
+    /// Adds to the lower four bytes, and leaves nothing above them.
+    AddHalf {
+        to: u8,
+        from: u8,
+        add: i64,
+    },
     Number {
         to: u8,
         value: u64,

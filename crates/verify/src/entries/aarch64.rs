@@ -132,8 +132,6 @@ impl Entries for AArch64 {
     const MOVES_POINTERS: bool = false;
     /// mov x8, #139; svc #0
     const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
-    const SLOW_DESTROYS: u32 = 1 << 16 | 1 << 17 | 1 << 30;
-    const SLOW_LINK: Option<u8> = Some(17);
     const FLAGS_ALONE: bool = false;
 
     fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {

@@ -29,7 +29,7 @@
 //! # What is assumed
 //!
 //! * A14: the start-up routine and the routines that note first calls write to no memory of the program. That they keep
-//!   registers, flags and the stack is shown ([`crate::proof::routines`]).
+//!   registers, flags and the stack is shown ([`crate::routines`]).
 //! * A13: flags mean nothing at the entry of a function that does not read one in its first instructions, up to a
 //!   branch, before it writes it. On AArch64 neither do x16 and x17, in functions that have an unwind entry, do not
 //!   begin by reading them, and do not reach their entry again. Counted are counters that do not keep them.
@@ -52,11 +52,11 @@ use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Segment};
 use crate::files::lsda::{Lsda, Outcome};
 use crate::files::unwind::Table;
-use crate::proof::routines;
 use crate::proof::visible::Visible;
 use crate::report::{
     Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict,
 };
+use crate::routines;
 use crate::{context, image, text};
 use frames::Framed;
 
@@ -69,12 +69,6 @@ pub(crate) trait Entries: Arch {
 
     /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
     const SIGNAL_RETURN: &[u8];
-
-    /// Registers that the routine which notes first calls may destroy, beside the flags.
-    const SLOW_DESTROYS: u32;
-
-    /// The register whose value it leaves in the register of return addresses.
-    const SLOW_LINK: Option<u8>;
 
     /// Counters that keep nothing destroy flags alone.
     const FLAGS_ALONE: bool;
@@ -355,9 +349,7 @@ impl<A: Entries> Proof<'_, A> {
         let targets = self.memory.slow.each_ref().map(Cell::get);
         for to in targets.into_iter().flatten() {
             let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
-            if let Err(why) =
-                routines::keeps::<A>(&code, to, (A::SLOW_DESTROYS, true), A::SLOW_LINK)
-            {
+            if let Err(why) = routines::notes::<A>(&code, to) {
                 let text = format!(
                     "the routine that notes first calls is not shown to keep registers and stack: {why}"
                 );

@@ -16,8 +16,6 @@ impl Entries for X86_64 {
     const MOVES_POINTERS: bool = true;
     /// mov $15, %rax; syscall
     const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
-    const SLOW_DESTROYS: u32 = 1 << 11;
-    const SLOW_LINK: Option<u8> = None;
     const FLAGS_ALONE: bool = true;
 
     fn counter(bytes: &[u8], at: u64, memory: &Memory<'_>) -> (u64, bool) {

@@ -8,8 +8,8 @@ use crate::files::claim::Range;
 use crate::machine::Footprint;
 use crate::proof::gaps;
 use crate::proof::image::Layout;
-use crate::proof::routines;
 use crate::report::{Check, Failure};
+use crate::routines;
 use crate::walk::Walked;
 
 /// Memory in front of the first thread's counters that belongs to the start-up code.
@@ -61,12 +61,7 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
         ));
     }
     for start in &all.trusted {
-        if let Err(why) = routines::keeps::<A>(
-            &|at| cx.unowned(OutputAddr::new(at)),
-            *start,
-            (0, false),
-            None,
-        ) {
+        if let Err(why) = routines::keeps::<A>(&|at| cx.unowned(OutputAddr::new(at)), *start) {
             fail(format!(
                 "the routine at {start:#x}, which gives a thread its counters, is not shown to keep registers and flags: {why}"
             ));

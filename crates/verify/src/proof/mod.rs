@@ -17,7 +17,6 @@
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
 //! | [`no_return`] | which functions libraries declare not to return |
-//! | [`routines`] | that the routines that instrumentation adds keep registers, flags and stack |
 //! | [`writes`] | that nothing writes into what was copied |
 //! | [`identity`] | the build-id |
 
@@ -32,7 +31,6 @@ pub(crate) mod identity;
 pub(crate) mod image;
 pub(crate) mod inside;
 pub(crate) mod no_return;
-pub(crate) mod routines;
 pub(crate) mod staying;
 pub(crate) mod tables;
 pub(crate) mod text;

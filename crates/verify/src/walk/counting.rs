@@ -17,6 +17,8 @@
 //! old instruction would have gone to, with the stack as it would have been and all registers but those of
 //! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags (assumption A11). The routine that recorders call for rare
 //! targets is proved as a function: it preserves all but its argument, and writes to the table that it is given.
+//! What counts calls may call a routine that notes the first ones: of that is shown what it leaves as it was
+//! ([`crate::routines`]), and assumed that it writes to no memory of the program (A14).
 //!
 //! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
@@ -33,6 +35,7 @@ use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
 use crate::liveness::{Known, Set, dead};
 use crate::machine::{self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value};
 use crate::report::{Check, Failure};
+use crate::routines;
 use pages::Pending;
 use std::cell::Cell;
 
@@ -290,7 +293,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     &|a| cx.unowned(OutputAddr::new(a)),
                     target.get(),
                 );
-                saves.then_some(Routine::Trusted)
+                if saves {
+                    Some(Routine::Trusted)
+                } else {
+                    let code = |a: u64| cx.unowned(OutputAddr::new(a));
+                    let notes = routines::notes::<A>(&code, target.get());
+                    notes.is_ok().then_some(Routine::Notes)
+                }
             }
         };
         routines.insert(target, known);

@@ -7,7 +7,7 @@ use postlink_mip::{self as mip, Block, InferredBlock, Profile};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
-use super::runtime::{counter_size, put_runtime};
+use super::runtime::{counter_size, put_runtime, slow_size};
 use super::{CoverageMode, CoverageOptions, call_counter, describe};
 use crate::analyse::counters::{cheapest, estimate, live_at, spare};
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
@@ -99,6 +99,7 @@ impl Anew {
         };
         let link_options = LinkOptions {
             reusable,
+            notes: slow_size::<I>(elf, options, next)?,
             room_for_all: true,
             ..LinkOptions::instrumented(elf)
         };
@@ -107,7 +108,9 @@ impl Anew {
         placed.plan_veneers::<I>(program, ready, writer);
         placed.unwind(program, ready, writer)?;
         let entry = hook(elf)?;
-        let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, writer)?;
+        let copies = &placed.slow_copies;
+        let (start, probes) =
+            put_runtime::<I>(elf, options, profile, next, &entry, copies, writer)?;
         placed.fill::<I>(program, ready, [&order, &order], &probes, writer)?;
         placed.references::<I>(program, ready, patches, false, writer)?;
         entry.install(start, writer)?;
@@ -177,8 +180,7 @@ fn make<'d, I: Covers>(
             CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => {
                 put_call_inside::<I>
             }
-            CoverageMode::CallGraph => put_call::<I>,
-            CoverageMode::CallEdges => put_call_and_edge::<I>,
+            CoverageMode::CallGraph | CoverageMode::CallEdges => put_call::<I>,
         }),
         ..Probes::default()
     };
@@ -239,10 +241,6 @@ fn put_covered<I: Covers, const NEAR: bool>(out: &mut Code<Target>, live: RegSet
 
 fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
     I::put_called(out, live, call_counter(false, true));
-}
-
-fn put_call_and_edge<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    I::put_called(out, live, call_counter(true, true));
 }
 
 fn put_call_inside<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {

@@ -37,7 +37,8 @@ fn with_counter<I: Covers, R>(
     }
 }
 
-/// How each function counts. `None` where more than entries count, or the unwind tables cannot be extended.
+/// How each function counts. `None` where more than entries count, or the unwind tables cannot be extended and calls
+/// are not counted.
 pub(super) fn plan<I: Covers>(
     program: &Program<'_>,
     nonlocal_exits: &NonlocalExits,
@@ -52,6 +53,8 @@ pub(super) fn plan<I: Covers>(
             functions,
             &options.keep,
             front,
+            // Re-emitted calls would name callers by addresses that the input has not.
+            options.mode.calls(),
             put,
         )
     })?
@@ -83,7 +86,7 @@ pub(super) fn link<I: Covers>(
     let sections = StubSections::append(plan, writer);
     put_frames(program, plan, sections.stubs, writer)?;
     let entry = hook(elf)?;
-    let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, writer)?;
+    let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, &[], writer)?;
     sections.fill::<I>(program, plan, profile, &probes, writer)?;
     entry.install(start, writer)?;
     sections.edit_symbols(program, plan, writer);

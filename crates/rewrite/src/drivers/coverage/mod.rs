@@ -1,11 +1,10 @@
 //! An instrumented program that writes a raw machine profile: coverage of functions or blocks, calls with the
 //! order of first calls, call edges.
 //!
-//! Where only entries are counted, nothing moves: [`crate::entries`]. For coverage of blocks, and in programs whose
-//! unwind tables cannot be extended or that have more code than direct branches reach, the way is that of
-//! [`super::instrument`]: functions that are understood are re-emitted. In both the counters are in pages that a
-//! start-up routine maps onto the file,
-//! a `.mipraw` of version 9:
+//! Where only entries are counted, nothing moves: [`crate::entries`]. For coverage of blocks, for that of functions
+//! in programs whose unwind tables cannot be extended, and in programs with more code than direct branches reach, the
+//! way is that of [`super::instrument`]: functions that are understood are re-emitted. In both the counters are in
+//! pages that a start-up routine maps onto the file, a `.mipraw` of version 9:
 //!
 //! | offset in the file | what |
 //! |---|---|
@@ -20,7 +19,6 @@
 //!
 //! A function's calls are counted in its first block; if that is also a loop header and a jump leads to the counter,
 //! iterations are counted as well.
-
 //!
 //! | file | subject |
 //! |---|---|
@@ -375,9 +373,10 @@ impl Emission {
     ) -> Result<Emission, Error> {
         // Stubs are in one or two places, and branches between them and the old code are direct.
         if program.has_far_code::<I>() {
-            if options.mode.calls() {
+            // Re-emitted calls have return addresses that the input has not.
+            if options.mode == CoverageMode::CallEdges {
                 return Err(Error::Unsupported(format!(
-                    "counting calls needs stubs that direct branches of all code reach, which are {} MiB, and this file has more code; the modes function-coverage and block-coverage count what it runs",
+                    "callers are known by their return addresses, which stay if functions count in stubs that direct branches of all code reach; that is {} MiB, and this file has more code; the mode call-graph counts its calls",
                     I::BRANCH_REACH.div_ceil(1 << 20)
                 )));
             }
@@ -390,12 +389,6 @@ impl Emission {
         }
         if let Some(plan) = in_place::plan::<I>(program, nonlocal_exits, options, near) {
             return Ok(Emission::InPlace(Box::new(plan)));
-        }
-        // The checker follows no routine that notes first calls where functions are emitted anew.
-        if options.mode.calls() {
-            return Err(Error::Unsupported(
-                "counting calls needs an unwind search table (.eh_frame_hdr) of the ordinary form, which this file has not; the modes function-coverage and block-coverage count what it runs".into(),
-            ));
         }
         let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
         Ok(Emission::Anew(anew))

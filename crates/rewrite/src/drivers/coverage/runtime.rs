@@ -83,6 +83,31 @@ fn slow_paths<I: Covers>(calls: bool, config: SlowConfig) -> Result<(Vec<u8>, u6
     Ok((code, with_edges))
 }
 
+/// Bytes that a copy of the slow path takes, nothing if calls are not counted.
+pub(super) fn slow_size<I: Covers>(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    next: u64,
+) -> Result<u64, Error> {
+    let config = slow_config::<I>(elf, options, next);
+    let size = slow_paths::<I>(options.mode.calls(), config)?.0.len() as u64;
+    Ok(if size == 0 { 0 } else { size + SLACK })
+}
+
+/// The slow path's addresses, as far as they are known before anything has its place: near by, for code of the same
+/// size.
+fn slow_config<I: Isa>(elf: &Elf<'_>, options: &CoverageOptions, next: u64) -> SlowConfig {
+    let (room, near) = (Room::of::<I>(options, next), elf.extent().1);
+    let counters = near.next_multiple_of(I::COUNTER_UNIT) + I::COUNTER_UNIT;
+    SlowConfig {
+        at: near,
+        clock: counters,
+        counters,
+        table: counters + room.table,
+        entries: room.entries,
+    }
+}
+
 /// Appends a section for so many bytes of code, and a few more.
 fn append_code(name: &str, size: u64, writer: &mut Writer<'_>) -> Placed {
     writer.append_anywhere(NewSection {
@@ -108,14 +133,15 @@ fn fill_code<I: Isa>(section: NewId, code: &[u8], writer: &mut Writer<'_>) -> Re
     Ok(())
 }
 
-/// Appends what counters need: the slow path of calls, the start-up routine, and last the counters' pages.
-/// Gives the start-up routine's address and those that code refers to.
+/// Appends what counters need: the slow path of calls, unless it has places already, the start-up routine, and last
+/// the counters' pages. Gives the start-up routine's address and those that code refers to.
 pub(super) fn put_runtime<I: Covers>(
     elf: &Elf<'_>,
     options: &CoverageOptions,
     profile: &Profile,
     next: u64,
     entry: &Hook,
+    copies: &[Placed],
     writer: &mut Writer<'_>,
 ) -> Result<(OutputAddr, ProbeAddresses), Error> {
     let calls = options.mode.calls();
@@ -143,40 +169,40 @@ pub(super) fn put_runtime<I: Covers>(
         // Orders of first calls are those of one run.
         fresh: calls,
     };
-    let mut slow_config = SlowConfig {
-        at: near,
-        clock: config.counters,
-        counters: config.counters,
-        table: config.counters + room.table,
-        entries: room.entries,
-    };
-    let slow = match slow_paths::<I>(calls, slow_config)?.0.len() as u64 {
-        0 => None,
-        size => Some(append_code(".text.slow", size, writer)),
-    };
+    let mut slow: Vec<Placed> = copies.to_vec();
+    let slow_bytes = slow_size::<I>(elf, options, next)?;
+    if slow.is_empty() && slow_bytes > 0 {
+        slow.push(append_code(".text.slow", slow_bytes - SLACK, writer));
+    }
     let size = I::mip_runtime(&config, mip_config)?.len() as u64;
     let runtime = append_code(".text.start", size, writer);
     let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + BIAS, unit);
-    let slow_at = slow.map_or(OutputAddr::default(), |s| s.addr);
     config.at = runtime.addr.get();
     config.counters = counters.addr.get();
     config.bias_slot = (counters.addr + room.bytes).get();
-    slow_config.at = slow_at.get();
-    slow_config.clock = counters.addr.get();
-    slow_config.counters = counters.addr.get();
-    slow_config.table = (counters.addr + room.table).get();
-    let (slow_bytes, with_edges) = slow_paths::<I>(calls, slow_config)?;
     fill_code::<I>(runtime.id, &I::mip_runtime(&config, mip_config)?, writer)?;
-    if let Some(slow) = slow {
-        fill_code::<I>(slow.id, &slow_bytes, writer)?;
+    let mut slow_at = [OutputAddr::default(); 2];
+    for copy in slow {
+        let (code, with_edges) = slow_paths::<I>(
+            calls,
+            SlowConfig {
+                at: copy.addr.get(),
+                clock: counters.addr.get(),
+                counters: counters.addr.get(),
+                table: (counters.addr + room.table).get(),
+                entries: room.entries,
+            },
+        )?;
+        fill_code::<I>(copy.id, &code, writer)?;
+        slow_at = [copy.addr, copy.addr + with_edges];
     }
     let probes = ProbeAddresses {
         counters: counters.addr,
         counter_size: counter_size(options.mode),
         sites: counters.addr + room.bytes,
         // No recorders here, and so nothing that needs the bias: the name is that of the slow path with edges.
-        bias: slow_at + with_edges,
-        slow: slow_at,
+        bias: slow_at[1],
+        slow: slow_at[0],
         ..ProbeAddresses::default()
     };
     Ok((runtime.addr, probes))

@@ -37,7 +37,7 @@ use crate::arch::step::Step;
 
 use super::{
     Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded, Longer,
-    Operand, PageUse, Plain, Takes, ThroughSlot, Touched,
+    Notes, Operand, PageUse, Plain, Takes, ThroughSlot, Touched,
 };
 
 /// The instruction set.
@@ -165,6 +165,13 @@ impl Arch for AArch64 {
     const CALL_PUSHES: i64 = 0;
     const LINK: &'static [u8] = &[30];
     const TABLE: u8 = 16;
+    const NOTES: Notes = Notes {
+        counter: 16,
+        leaves_page: true,
+        destroys: 1 << 16 | 1 << 17 | 1 << 30,
+        link: Some(17),
+        lost: steps::MONITOR,
+    };
     const STUB_SCRATCH: u32 = 1 << 16 | 1 << 17;
     // x18 to x29.
     const KEPT_BY_CALLS: u32 = 0x3ffc_0000;
@@ -194,6 +201,13 @@ impl Arch for AArch64 {
 
     fn plain(bytes: &[u8], _addr: u64) -> Option<Plain> {
         steps::plain(word(bytes)?)
+    }
+
+    fn page_of(bytes: &[u8]) -> Option<(u8, u8)> {
+        // and xd, xn, #0xfffffffffffff000
+        let w = word(bytes).filter(|w| w & 0xffff_fc00 == 0x9274_cc00)?;
+        let (to, from) = ((w & 31) as u8, (w >> 5 & 31) as u8);
+        (to != Self::STACK && from != Self::STACK).then_some((to, from))
     }
 
     fn flags_word(bytes: &[u8]) -> Option<(u8, bool)> {

@@ -344,7 +344,7 @@ fn instructions_of_inserted_code_do_what_the_other_decoder_says() {
             match op {
                 Op::Address { to, .. } | Op::Number { to, .. } => writes |= 1 << to,
                 Op::Spoil { to } => writes |= 1 << to,
-                Op::Move { to, from, .. } => {
+                Op::Move { to, from, .. } | Op::AddHalf { to, from, .. } => {
                     read(*from, writes);
                     writes |= 1 << to;
                 }

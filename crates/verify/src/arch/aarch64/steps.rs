@@ -3,8 +3,9 @@
 //! | instruction | what |
 //! |---|---|
 //! | `adrp`, `add`/`sub` with a constant, `mov` | addresses and copies |
+//! | `add` of a constant to a half | counts of calls |
 //! | `movz`, `movk` | numbers |
-//! | `ldr`, `str`, `ldp`, `stp`, with and without write-back | memory |
+//! | `ldr`, `str` of words and halves, `ldp`, `stp`, with and without write-back | memory |
 //! | `sturb` | flags of what ran |
 //! | `ldxr`, `ldaxr`, `stxr`, `stlxr`, `stadd` | counting |
 //! | `add`, `sub`, `cmp` of registers | targets less the load bias |
@@ -315,6 +316,19 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
             0,
         );
     }
+    // add of a constant to a half
+    if w & 0xffc0_0000 == 0x1100_0000 {
+        real(&[d, n])?;
+        let add = i64::from(w >> 10 & 0xfff);
+        return of(
+            smallvec![Op::AddHalf {
+                to: d,
+                from: n,
+                add,
+            }],
+            0,
+        );
+    }
     // movz, movk
     if w & 0x5f80_0000 == 0x5280_0000 && matches!(w >> 29 & 3, 2 | 3) && w >> 31 == 1 {
         real(&[d])?;
@@ -354,6 +368,15 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
     if w & 0xff80_0000 == 0xf900_0000 {
         real(&[d])?;
         let mem = mem(n, i64::from(w >> 10 & 0xfff) * 8, 8);
+        return match w >> 22 & 1 {
+            1 => of(smallvec![Op::Load { to: d, mem }], 0),
+            _ => of(smallvec![Op::Store { from: d, mem }], MONITOR),
+        };
+    }
+    // The same of a half.
+    if w & 0xff80_0000 == 0xb900_0000 {
+        real(&[d])?;
+        let mem = mem(n, i64::from(w >> 10 & 0xfff) * 4, 4);
         return match w >> 22 & 1 {
             1 => of(smallvec![Op::Load { to: d, mem }], 0),
             _ => of(smallvec![Op::Store { from: d, mem }], MONITOR),

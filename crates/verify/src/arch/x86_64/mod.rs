@@ -29,7 +29,7 @@ mod tables;
 
 use super::{
     Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, IndexGuard, Insn,
-    Leaves, Loaded, Operand as Recorded, Plain, TableLoad, Takes, ThroughSlot,
+    Leaves, Loaded, Notes, Operand as Recorded, Plain, TableLoad, Takes, ThroughSlot,
 };
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
@@ -238,6 +238,13 @@ impl Arch for X86_64 {
     const CALL_PUSHES: i64 = 8;
     const LINK: &'static [u8] = &[];
     const TABLE: u8 = 11;
+    const NOTES: Notes = Notes {
+        counter: 11,
+        leaves_page: false,
+        destroys: 1 << 11,
+        link: None,
+        lost: crate::arch::step::flag::ALL,
+    };
     const STUB_SCRATCH: u32 = 1 << 11;
     // rbx, rbp, r12 to r15.
     const KEPT_BY_CALLS: u32 = 1 << 3 | 1 << 5 | 0xf << 12;

@@ -9,7 +9,8 @@
 //! hold ([`Exit`]); the caller demands what must be.
 //!
 //! An instruction of which it is not known which registers it may write ([`Arch::plain`]), an indirect jump to anything
-//! but a number, or a return to anything but a return address is an error: then nothing is shown.
+//! but a number, or a return to anything but a return address is an error: then nothing is shown. So is a write to a
+//! place on the stack that is the caller's.
 //!
 //! What is assumed (A14): a write through an address that is not on the stack (of counters, of the mapped file, of what
 //! the kernel fills) does not change the saved registers, and no other memory of the program.
@@ -24,6 +25,8 @@ use crate::arch::{Arch, Flow, StackChange};
 enum Value {
     /// What this register held at the beginning.
     Initial(u8),
+    /// The page of the address that it held.
+    Page(u8),
     /// The flags as they were at the beginning.
     Flags,
     /// Where the routine returns to, if that is on the stack.
@@ -49,6 +52,10 @@ pub(crate) struct Exit {
     pub flags_changed: bool,
     /// The register whose value at the beginning is in the link register, if there is one.
     pub link: Option<u8>,
+    /// Registers that hold the page of the address that they held, one bit each.
+    pub pages: u32,
+    /// Something was written to the caller's part of the stack.
+    pub wrote_above: bool,
 }
 
 const REGISTERS: usize = 32;
@@ -66,6 +73,8 @@ struct State {
     flags: bool,
     /// Where the stack pointer was when it was aligned.
     bound: i64,
+    /// The caller's part of the stack was written to.
+    wrote_above: bool,
 }
 
 impl State {
@@ -79,6 +88,7 @@ impl State {
             slots: Vec::new(),
             flags: true,
             bound: i64::MIN,
+            wrote_above: false,
         };
         let sp = Value::Stack {
             aligned: false,
@@ -114,6 +124,7 @@ impl State {
         }
         self.slots.retain(|slot| other.slots.contains(slot));
         self.flags &= other.flags;
+        self.wrote_above |= other.wrote_above;
         if self.bound != other.bound {
             self.slots.retain(|slot| !slot.0.0);
             self.bound = self.bound.max(other.bound);
@@ -142,6 +153,7 @@ impl State {
             return;
         };
         let end = at.saturating_add(i64::from(mem.size.max(1)));
+        self.wrote_above |= !aligned && end > 0;
         // What is below the aligned place is below all that was saved before, and nothing else is known of it.
         let apart = if aligned { end <= 0 } else { at >= self.bound };
         self.slots.retain(|((other, start), _)| {
@@ -194,6 +206,7 @@ fn apply<A: Arch>(state: &mut State, op: &Op) {
         Op::StoreNumber { mem } | Op::Change { mem } => state.store(&mem, Value::Anything),
         Op::Read { .. } | Op::Compare { .. } => {}
         Op::Spoil { to }
+        | Op::AddHalf { to, .. }
         | Op::Minus { to, .. }
         | Op::Plus { to, .. }
         | Op::Difference { to, .. }
@@ -331,6 +344,15 @@ impl Routine<'_, '_> {
                 at = next;
                 continue;
             }
+            if let Some((to, from)) = A::page_of(bytes) {
+                let value = match state.get(from) {
+                    Value::Initial(reg) => Value::Page(reg),
+                    _ => Value::Anything,
+                };
+                state.set(to, value);
+                at = next;
+                continue;
+            }
             if let Some((reg, saves)) = A::flags_word(bytes) {
                 if saves {
                     state.set(
@@ -401,7 +423,7 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
         Some(_) => 0,
         None => A::CALL_PUSHES.abs(),
     };
-    let mut changed = 0;
+    let (mut changed, mut pages) = (0, 0);
     for reg in 0..A::REGISTERS.min(REGISTERS as u8) {
         let expected = if reg == A::STACK {
             Value::Stack { aligned: false, at }
@@ -410,6 +432,9 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
         };
         if state.get(reg) != expected {
             changed |= 1 << reg;
+        }
+        if state.get(reg) == Value::Page(reg) {
+            pages |= 1 << reg;
         }
     }
     let link = A::LINK.first().map(|link| state.get(*link));
@@ -421,6 +446,8 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
             Some(Value::Initial(reg)) => Some(reg),
             _ => None,
         },
+        pages,
+        wrote_above: state.wrote_above,
     }
 }
 
@@ -484,31 +511,52 @@ pub(crate) fn starts_up<'c, A: Arch>(
     };
     let exits = routine.exits::<A>(start)?;
     let is_right = |exit: &Exit| {
-        exit.changed & !free == 0 && !exit.flags_changed && exit.to.is_some() == goes_on.is_some()
+        exit.changed & !free == 0
+            && !exit.flags_changed
+            && !exit.wrote_above
+            && exit.to.is_some() == goes_on.is_some()
     };
     judge::<A>(&exits, is_right)
 }
 
-/// Checks a routine that is called and must keep all but these registers, and perhaps the flags. Registers that calls
-/// overwrite with the return address hold afterwards what `link` held at the beginning.
+/// Checks a routine that is called and must keep all registers and flags.
 pub(crate) fn keeps<'c, A: Arch>(
     code: &dyn Fn(u64) -> Option<&'c [u8]>,
     start: u64,
-    (free, flags): (u32, bool),
-    link: Option<u8>,
+) -> Result<(), String> {
+    called::<A>(code, start, &|exit| {
+        exit.changed == 0 && !exit.flags_changed
+    })
+}
+
+/// Checks a routine that notes first calls: it is called, and leaves all but what [`Arch::NOTES`] says as it was.
+pub(crate) fn notes<'c, A: Arch>(
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    start: u64,
+) -> Result<(), String> {
+    let notes = A::NOTES;
+    called::<A>(code, start, &|exit| {
+        exit.changed & !notes.destroys == 0
+            && (notes.lost & flag::ALL != 0 || !exit.flags_changed)
+            && (notes.link.is_none() || exit.link == notes.link)
+            && (!notes.leaves_page || exit.pages >> notes.counter & 1 != 0)
+    })
+}
+
+/// Checks a routine that is called: it returns, and writes to no word of its caller's on the stack.
+fn called<'c, A: Arch>(
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    start: u64,
+    is_right: &dyn Fn(&Exit) -> bool,
 ) -> Result<(), String> {
     let routine = Routine {
         code,
         goes_on: &|_| false,
     };
     let exits = routine.exits::<A>(start)?;
-    let is_right = |exit: &Exit| {
-        exit.changed & !free == 0
-            && (flags || !exit.flags_changed)
-            && exit.to.is_none()
-            && (link.is_none() || exit.link == link)
-    };
-    judge::<A>(&exits, is_right)
+    judge::<A>(&exits, |exit| {
+        is_right(exit) && !exit.wrote_above && exit.to.is_none()
+    })
 }
 
 fn judge<A: Arch>(exits: &[Exit], is_right: impl Fn(&Exit) -> bool) -> Result<(), String> {
@@ -518,12 +566,17 @@ fn judge<A: Arch>(exits: &[Exit], is_right: impl Fn(&Exit) -> bool) -> Result<()
     match exits.iter().find(|exit| !is_right(exit)) {
         None => Ok(()),
         Some(exit) => Err(format!(
-            "where it ends, {}, registers {:#x} and {} may be others than they must",
+            "where it ends, {}, registers {:#x}{} and {} may be others than they must",
             match exit.to {
                 Some(to) => format!("at {to:#x}"),
                 None => "by a return".to_owned(),
             },
             exit.changed,
+            if exit.wrote_above {
+                ", the caller's words on the stack"
+            } else {
+                ""
+            },
             if exit.flags_changed {
                 "flags"
             } else {
