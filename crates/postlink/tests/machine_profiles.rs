@@ -116,6 +116,65 @@ fn calls_of_programs_without_a_search_table_are_counted_exactly() {
     }
 }
 
+/// Where the linker kept no relocations: those of functions whose old entry leads to the counter are counted, as all of
+/// these do.
+#[test]
+fn programs_as_distributions_link_them_are_counted_exactly() {
+    let cpp = [("main.cc", CPP_MAIN), ("other.cc", CPP_OTHER)];
+    let lld = "-fuse-ld=/usr/bin/ld.lld-19";
+    for (command, sources, expected) in [
+        (
+            "gcc -O2 -o p p.c".to_owned(),
+            &[("p.c", PROGRAM)][..],
+            &["main"][..],
+        ),
+        (
+            "gcc -O2 -no-pie -s -o p p.c".to_owned(),
+            &[("p.c", PROGRAM)],
+            &[],
+        ),
+        (
+            "g++ -O2 -fstack-protector-strong -o p main.cc other.cc".to_owned(),
+            &cpp,
+            &["main", "_Z5otheri"],
+        ),
+        (
+            format!("clang++-19 -O2 {lld} -o p main.cc other.cc"),
+            &cpp,
+            &["main", "_Z5otheri"],
+        ),
+        (
+            "rustc -O -o p main.rs".to_owned(),
+            &[("main.rs", RUST)],
+            &["main"],
+        ),
+    ] {
+        let compiler = command.split(' ').next().unwrap_or_default();
+        if !have(compiler, &command)
+            || command.contains("lld") && !have("/usr/bin/ld.lld-19", &command)
+        {
+            continue;
+        }
+        let folder = Folder::built(sources, &command);
+        for names in compare(&folder, &[], &command) {
+            assert!(names.len() > 2, "{command}: {names:?}");
+            for name in expected {
+                assert!(
+                    names.contains(*name),
+                    "{command}: {name} is not in {names:?}"
+                );
+            }
+        }
+        for mode in ["call-graph", "call-edges"] {
+            let arguments = ["instrument", "--mode", mode, "p", "-o", "p.calls"];
+            let refused = folder.run(env!("CARGO_BIN_EXE_postlink"), &arguments);
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success(), "{command}");
+            assert!(said.contains("without kept relocations"), "{command}: {said}");
+        }
+    }
+}
+
 #[test]
 fn block_coverage_does_without_counters_for_some_blocks() {
     let folder = Folder::new();

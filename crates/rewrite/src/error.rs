@@ -35,12 +35,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// For jobs that move code.
-    pub(crate) fn no_relocations() -> Error {
-        Error::Unsupported(
-            "the linker kept no relocations: link with -Wl,-q (--emit-relocs) so that every reference to code can be found".into(),
-        )
-    }
     pub(crate) fn internal(what: impl Into<String>) -> Error {
         Error::Internal(what.into())
     }

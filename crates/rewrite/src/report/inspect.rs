@@ -105,7 +105,7 @@ pub fn inspect(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> 
 }
 
 /// How many of the jumps that might continue in old code are tail calls: where they jump, the frame is the caller's.
-fn tail_calls(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> usize {
+pub(crate) fn tail_calls(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> usize {
     let Some(unwind) = &a.unwind else { return 0 };
     let entry = (program.start(function), 0);
     let piece_of = |at: u64| {

@@ -12,13 +12,14 @@ use super::{CoverageMode, CoverageOptions, call_counter, describe};
 use crate::analyse::counters::{cheapest, estimate, live_at, spare};
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
 use crate::analyse::{Analysed, EntryPatch, NodeCounter, Probes, Scratch, Target, prepare};
-use crate::cfg::{BlockId, Cfg};
+use crate::cfg::{BlockId, Cfg, OwnTable, Term};
 use crate::discover::{NonlocalExits, Program, Refs};
 use crate::drivers::rewriting::retain;
 use crate::error::Error;
 use crate::link::{self, LinkOptions, Ready, emit_in_place, hook, reusable_space};
 use crate::phases;
 use crate::pin::Pin;
+use crate::report::inspect::tail_calls;
 
 /// Functions re-emitted.
 #[derive(Default)]
@@ -115,7 +116,7 @@ impl Anew {
         placed.references::<I>(program, ready, patches, false, writer)?;
         entry.install(start, writer)?;
         placed.symbols(program, ready, &link_options, writer);
-        placed.note(program, ready, &[], &link_options, writer)?;
+        placed.note(program, ready, patches, &link_options, writer)?;
         Ok(())
     }
 }
@@ -161,6 +162,17 @@ fn make<'d, I: Covers>(
     mode: CoverageMode,
     near: bool,
 ) -> Result<Made, Pin> {
+    if !program.refs.kept {
+        if a.entry_patch.is_none() {
+            return Err(Pin::NoRoomAtEntry);
+        }
+        let jumps = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
+        let to_old_code = jumps.count() > tail_calls(program, function, a)
+            || a.cfg.own_tables.iter().any(OwnTable::leaves);
+        if mode == CoverageMode::BlockCoverage && to_old_code {
+            return Err(Pin::UnknownIndirectJump);
+        }
+    }
     let start = program.start(function);
     let chosen = match mode {
         CoverageMode::BlockCoverage => coverage_blocks::choose(&a.cfg, &estimate(&a.cfg)),

@@ -17,6 +17,9 @@
 //! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it
 //! count from zero: a function's is its address in the input.
 //!
+//! Without kept relocations functions are re-emitted as well. Those whose old entry has no room for a jump are left out,
+//! as pointers lead there past the counter; so are, for coverage of blocks, those that may continue in old code.
+//!
 //! A function's calls are counted in its first block; if that is also a loop header and a jump leads to the counter,
 //! iterations are counted as well.
 //!
@@ -176,18 +179,20 @@ impl<'d, I: Covers> Covered<'d, I> {
     ) -> Result<Self, Error> {
         phases.begin("discover");
         let program = Program::discover::<I>(elf)?;
-        if !program.refs.kept {
-            return Err(Error::no_relocations());
-        }
         let nonlocal_exits = NonlocalExits::new(&program);
-        let near = is_compact::<I>(&program, options);
+        let options = CoverageOptions {
+            // Without kept relocations not every reference to old code is known.
+            reuse: options.reuse && program.refs.kept,
+            ..options.clone()
+        };
+        let near = is_compact::<I>(&program, &options);
         phases.begin("functions");
-        let emission = Emission::make::<I>(&program, &nonlocal_exits, options, near)?;
+        let emission = Emission::make::<I>(&program, &nonlocal_exits, &options, near)?;
         phases.end();
         Ok(Covered {
             program,
             nonlocal_exits,
-            options: options.clone(),
+            options,
             near,
             emission,
             isa: PhantomData,
@@ -226,7 +231,7 @@ impl<'d, I: Covers> Covered<'d, I> {
             zero_size: Some((bytes, I::COUNTER_UNIT)),
             no_search_table: in_place || program.refs.registration_follows(),
             map_hole: if in_place { START_UP } else { 0 },
-            no_way: false,
+            no_way: program.entry_proof.needs_headers,
             like_text: false,
         };
         let mut writer = Writer::new(program.elf, write_options)?;
@@ -371,6 +376,21 @@ impl Emission {
         options: &CoverageOptions,
         near: bool,
     ) -> Result<Emission, Error> {
+        // What leads into the first instructions of a function is known only as far as a jump there takes.
+        if !program.refs.kept {
+            if options.mode.calls() && !I::COUNTS_CALLS_ANEW {
+                return Err(Error::Unsupported(
+                    "calls are counted in stubs at entries, for which every reference to code has to be known; without kept relocations (-Wl,-q) functions are re-emitted; the modes function-coverage and block-coverage count what runs of them".into(),
+                ));
+            }
+            if options.mode == CoverageMode::CallEdges {
+                return Err(Error::Unsupported(
+                    "callers are known by their return addresses, which stay if functions count in stubs at their entries; without kept relocations (-Wl,-q) functions are re-emitted; the mode call-graph counts their calls".into(),
+                ));
+            }
+            let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
+            return Ok(Emission::Anew(anew));
+        }
         // Stubs are in one or two places, and branches between them and the old code are direct.
         if program.has_far_code::<I>() {
             // Re-emitted calls have return addresses that the input has not.
