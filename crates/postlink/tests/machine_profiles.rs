@@ -170,7 +170,10 @@ fn programs_as_distributions_link_them_are_counted_exactly() {
             let refused = folder.run(env!("CARGO_BIN_EXE_postlink"), &arguments);
             let said = String::from_utf8_lossy(&refused.stderr);
             assert!(!refused.status.success(), "{command}");
-            assert!(said.contains("without kept relocations"), "{command}: {said}");
+            assert!(
+                said.contains("without kept relocations"),
+                "{command}: {said}"
+            );
         }
     }
 }

@@ -455,6 +455,7 @@ impl Walked {
             behind_tables: _,
             without_return: _,
             changes: _,
+            registers: _,
             consulted,
         } = self;
         let addresses = addresses.iter_mut().map(|a| &mut a.0);

@@ -248,10 +248,12 @@ impl<'a> Context<'a> {
 
     /// Whether `addr` is in the input's unwind table, and the program tells the run-time of that table
     /// itself. Static programs of some toolchains have no search table: their start-up code forms the address
-    /// of `.eh_frame` and registers it.
+    /// of `.eh_frame` and registers it. Without kept relocations what is registered stays as it is; see
+    /// [`crate::proof::headers`].
     pub(crate) fn is_registered(&self, addr: u64) -> bool {
         let table = &self.old_unwind;
-        self.input.segment(PT_GNU_EH_FRAME).is_none()
+        !self.bare
+            && self.input.segment(PT_GNU_EH_FRAME).is_none()
             && self.new_unwind.addr != table.addr
             && addr
                 .checked_sub(table.addr)
@@ -538,6 +540,8 @@ pub(crate) struct Findings {
     pub hooks: Vec<Pair>,
     /// What may be instructions of the input that use the segment of per-thread counters.
     pub uses_own: Vec<u64>,
+    /// Instructions that register the new unwind table in place of the old one.
+    pub registers: u64,
 }
 
 impl Findings {
@@ -560,6 +564,7 @@ impl Findings {
         self.pointers += other.pointers;
         self.hooks.append(&mut other.hooks);
         self.uses_own.append(&mut other.uses_own);
+        self.registers += other.registers;
     }
 
     /// Charges a failure to the function that has the new or the old address, or to the file.
@@ -697,6 +702,7 @@ impl Findings {
             following: _,
             hooks: _,
             uses_own: _,
+            registers: _,
         } = self;
         let functions = functions.iter_mut().map(|f| &mut f.0);
         let addresses = addresses.iter_mut().map(|a| &mut a.0);

@@ -108,8 +108,8 @@ use files::unwind::Table;
 use files::{claim, unwind};
 use proof::visible::{self, Extents, Visible};
 use proof::{
-    bare, counting, data, described, distances, gaps, identity, image, inside, no_return, tables,
-    text, writes,
+    bare, counting, data, described, distances, gaps, headers, identity, image, inside, no_return,
+    tables, text, writes,
 };
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -766,7 +766,9 @@ fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
         found.entrances.extend(&w.entrances);
         found.labels.extend(&w.labels);
         found.inside.extend(&w.inside);
+        found.registers += w.registers;
     }
+    headers::check(cx, found);
     if cx.bare {
         let came_by = (0..).zip(cx.functions).zip(walked);
         let unclaimed =

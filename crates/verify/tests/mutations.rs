@@ -144,6 +144,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
         let elsewhere = |k: &Kind| {
             let lists = [
                 Kind::REGISTERED,
+                Kind::HEADER_ADDED,
                 Kind::COUNTING,
                 Kind::OWN_TABLES,
                 Kind::DEBUG,

@@ -2,6 +2,7 @@
 
 use postlink_elf::elf::Elf;
 pub use postlink_elf::raw::EM_AARCH64;
+use postlink_elf::raw::PT_GNU_EH_FRAME;
 use postlink_isa::Machine;
 use postlink_profile::Identity;
 
@@ -36,7 +37,7 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
 /// Refuses files that cannot be rewritten: those in whose unwind table, of which a new one is made, the dynamic
 /// loader writes; and some of those for which the linker kept no relocations. Says what to do.
 pub fn check_program(program: &Program<'_>) -> Result<(), Error> {
-    use postlink_elf::raw::{DT_FLAGS, DT_TEXTREL, PT_GNU_EH_FRAME};
+    use postlink_elf::raw::{DT_FLAGS, DT_TEXTREL, ET_EXEC};
     const DF_TEXTREL: u64 = 4;
     let elf = program.elf;
     if let Some((_, table)) = elf.section(".eh_frame")
@@ -75,16 +76,68 @@ pub fn check_program(program: &Program<'_>) -> Result<(), Error> {
         return refuse("the loader changes code (DT_TEXTREL): link position-independent code");
     }
     if program.eh.fdes.is_empty() {
-        return refuse(
-            "the file has no unwind entries, from which functions are found: compile with -fasynchronous-unwind-tables",
-        );
+        if program.pieces.is_empty() {
+            return refuse(
+                "the file has neither unwind entries nor symbols of functions, so functions cannot be found: compile with -fasynchronous-unwind-tables, or do not strip the file",
+            );
+        }
+        return Ok(());
     }
-    if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
+    if elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
+        return Ok(());
+    }
+    // A new header makes known what is new, if there is somebody who looks for one.
+    if elf.etype != ET_EXEC || elf.interpreter().is_some() {
         return refuse(
             "no program header (PT_GNU_EH_FRAME) locates its unwind table: link with -Wl,--eh-frame-hdr or -Wl,-q",
         );
     }
+    if program.eh.cies.iter().any(|c| c.personality.is_some()) && !asks_for_headers(elf) {
+        return refuse(
+            "no program header (PT_GNU_EH_FRAME) locates its unwind table, nor is there code that looks for one, so exceptions would not find what moved: link with -Wl,--eh-frame-hdr or -Wl,-q",
+        );
+    }
     Ok(())
+}
+
+/// Whether code of a static program compares with the number of `PT_GNU_EH_FRAME`, as every unwinder does that looks
+/// for unwind tables in program headers.
+///
+/// Start-up code of such a program registers its unwind entries, and they are searched first. They go on to describe
+/// the old image, and say nothing of new code: for that program headers are asked.
+fn asks_for_headers(elf: &Elf<'_>) -> bool {
+    const NUMBER: [u8; 4] = PT_GNU_EH_FRAME.to_le_bytes();
+    let mut code = elf.sections.iter().filter(|s| s.is_code());
+    code.any(|s| {
+        let code = elf.section_data(s);
+        if elf.machine != EM_AARCH64 {
+            return code.windows(NUMBER.len()).any(|w| w == NUMBER);
+        }
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+        let words: Vec<u32> = code.chunks_exact(4).map(word).collect();
+        words.contains(&u32::from_le_bytes(NUMBER))
+            || (0..words.len()).any(|i| forms_number(&words[i..words.len().min(i + 8)]))
+    })
+}
+
+/// Whether the first of some instructions of AArch64 puts one half of the number into a register, and another one the
+/// other half.
+fn forms_number(insns: &[u32]) -> bool {
+    /// `mov` and `movk` of a register of 32 bits, and where they have the half's number and its value.
+    const PUT: u32 = 0x5280_0000;
+    const KEEP: u32 = 0x7280_0000;
+    const HALVES: [u32; 2] = [
+        (PT_GNU_EH_FRAME & 0xffff) << 5,
+        1 << 21 | (PT_GNU_EH_FRAME >> 16) << 5,
+    ];
+    let Some((first, rest)) = insns.split_first() else {
+        return false;
+    };
+    let register = first & 31;
+    let half = HALVES
+        .iter()
+        .position(|half| *first == PUT | half | register);
+    half.is_some_and(|half| rest.contains(&(KEEP | HALVES[1 - half] | register)))
 }
 
 /// Identity of a file: its build-id, or a hash of its contents.

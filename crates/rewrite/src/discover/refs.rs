@@ -79,7 +79,7 @@ pub struct Refs {
     pub(super) lost: Vec<(u64, u64)>,
     /// The unwind table, if start-up code hands its address to the unwinder because no program header tells
     /// it (static programs of some toolchains): then instructions that form an address in it are among
-    /// `formed`, and must form the new table's.
+    /// `formed`, and must form the new table's. Only if the linker kept relocations.
     pub registered_frames: Option<(u64, u64)>,
     /// Where the list of entries begins that start-up code registers although program headers tell of the
     /// table: see [`doubled_frames`].
@@ -256,9 +256,11 @@ impl Refs {
         refs.distant.sort_unstable();
         refs.distant.dedup();
         use postlink_elf::raw::PT_GNU_EH_FRAME;
-        if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
+        if !refs.kept {
+            // What is registered stays so: a new program header tells of what is new.
+        } else if !elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME) {
             refs.registered_frames = elf.section(".eh_frame").map(|(_, s)| (s.addr, s.end()));
-        } else if refs.kept {
+        } else {
             refs.doubled_frames = doubled_frames(elf);
         }
         let frames = refs.registered_frames.unwrap_or_default();

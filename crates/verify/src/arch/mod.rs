@@ -503,6 +503,12 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// The address field of an instruction that holds one as an absolute immediate. `bytes` is exactly one instruction.
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
 
+    /// Whether the last four bytes of an instruction may be a number, rather than what says which operation and
+    /// operands it has. `bytes` is exactly one instruction.
+    fn ends_in_number(_bytes: &[u8]) -> bool {
+        true
+    }
+
     /// Visits what could be at any position of `bytes`, which are at `addr`, with the address that it would name.
     /// Where instructions have one length each of them is one of these positions.
     fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64));

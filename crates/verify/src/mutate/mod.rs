@@ -196,6 +196,8 @@ kinds! {
     ExclusiveLost,
     /// AArch64: moved start-up code registers another place than the new unwind table, or the old one.
     Registration,
+    /// No program header tells of the new unwind table, where the program had none for the old one.
+    UnwindHeaderLost,
     /// A counter is in the program's own memory.
     CounterElsewhere,
     /// A counter is not aligned to its size.
@@ -376,6 +378,9 @@ impl Kind {
 
     /// Kinds that only static programs have whose start-up code registers their unwind table.
     pub const REGISTERED: &'static [Kind] = &[Kind::Registration];
+
+    /// Kinds that only static programs have to which a program header for their unwind table was added.
+    pub const HEADER_ADDED: &'static [Kind] = &[Kind::UnwindHeaderLost];
 
     /// Kinds that only programs have whose instructions raise exceptions when they fault: Ada's.
     pub const FAULTS_RAISE: &'static [Kind] = &[Kind::CallSiteStretched, Kind::CallSiteLosesFault];
@@ -708,6 +713,7 @@ impl<'a> Faults<'a> {
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort
             | CallSiteStretched | CallSiteLosesFault | ChangedAction | ChangedFilter
             | WrongType | SignStateLost => self.unwind_edits(kind),
+            UnwindHeaderLost => self.lost_header(),
             BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
                 self.bare_edits(kind)
             }

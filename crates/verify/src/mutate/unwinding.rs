@@ -300,6 +300,18 @@ impl Faults<'_> {
             .collect()
     }
 
+    /// The program header of the unwind table, which the program had none of, tells of nothing.
+    pub(super) fn lost_header(&self) -> Vec<Edit> {
+        if self.input.segment(PT_GNU_EH_FRAME).is_some() {
+            return Vec::new();
+        }
+        let headers = (0..self.output.phnum).map(|i| (self.output.phoff + 56 * i) as usize);
+        let kind = PT_GNU_EH_FRAME.to_le_bytes();
+        let lost = headers.filter(|at| self.file(*at, 4) == kind);
+        lost.map(|at| Edit::new("it is gone", at, &[0; 4]))
+            .collect()
+    }
+
     pub(super) fn area(&self, fde: &Fde) -> Option<Area> {
         let bytes = self.output.bytes_from(fde.lsda)?;
         let file = self.offset(fde.lsda)?;

@@ -295,6 +295,7 @@ impl Search<'_, '_> {
                 let number = u64::from(number);
                 self.number(at, number, found);
                 if behind == 0
+                    && A::ends_in_number(own)
                     && let Some(id) = self.cx.inside_of(InputAddr::new(number))
                 {
                     found.inside.push((id, InputAddr::new(number)));

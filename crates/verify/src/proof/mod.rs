@@ -13,6 +13,7 @@
 //! | [`described`] | functions that data describe by distances |
 //! | [`bounds`] | ranges of code whose bounds the program knows by symbols |
 //! | [`bare`] | what is demanded where no kept relocations were used |
+//! | [`headers`] | that the run-time finds new unwind entries of programs without a header for them |
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
@@ -27,6 +28,7 @@ pub(crate) mod data;
 pub(crate) mod described;
 pub(crate) mod distances;
 pub(crate) mod gaps;
+pub(crate) mod headers;
 pub(crate) mod identity;
 pub(crate) mod image;
 pub(crate) mod inside;

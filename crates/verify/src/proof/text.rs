@@ -804,6 +804,7 @@ impl Sweeper<'_, '_> {
             _ => false,
         };
         if field.kind == FieldKind::Forms && cx.registers_anew(target.0, target.1) {
+            self.found.registers += 1;
             return;
         }
         if allowed && may_change {

@@ -109,6 +109,8 @@ pub(crate) struct Walked {
     pub falls_back: Vec<InputAddr>,
     /// Jumps through tables of new code's own.
     pub tables: Vec<TableReport>,
+    /// Instructions that register the new unwind table in place of the old one.
+    pub registers: u64,
     /// That rests on what calls leave alone.
     pub kept_by_calls: bool,
     /// Such a jump leaves behind what is not looked at any further.

@@ -45,6 +45,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 if a.kind == FieldKind::Forms && self.cx.is_registered(old.get()) {
                     return if self.cx.registers_anew(old, new) {
+                        self.out.registers += 1;
                         Ok(())
                     } else {
                         wrong(

@@ -281,6 +281,65 @@ pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     })
 }
 
+/// Whether the last four bytes of an instruction may be a number: an immediate operand, or a displacement behind which
+/// no immediate is. Of what is not in the tables it may.
+pub(super) fn ends_in_number(bytes: &[u8]) -> bool {
+    let last = |bytes: &[u8]| -> Option<bool> {
+        let (prefix, bytes) = match bytes {
+            [0x64..=0x66 | 0xf2 | 0xf3, rest @ ..] => (bytes.first().copied(), rest),
+            _ => (None, bytes),
+        };
+        let bytes = match bytes {
+            [0x40..=0x4f, rest @ ..] => rest,
+            _ => bytes,
+        };
+        let (mut kind, group_of, operands) = match bytes {
+            // Of two bytes, and without immediate operand whatever the prefix.
+            [
+                0x0f,
+                0x10..=0x17
+                | 0x28..=0x2f
+                | 0x40..=0x6f
+                | 0x90..=0x9f
+                | 0xaf
+                | 0xb6
+                | 0xb7
+                | 0xbe
+                | 0xbf
+                | 0xd0..=0xfe,
+                rest @ ..,
+            ] => (M, None, rest),
+            [0x0f, ..] => return None,
+            [opcode, rest @ ..] if !matches!(prefix, Some(0xf2 | 0xf3)) => {
+                (*ONE.get(usize::from(*opcode))?, Some(*opcode), rest)
+            }
+            _ => return None,
+        };
+        if kind == NO {
+            return None;
+        }
+        let mut displaced = false;
+        if kind & M != 0 {
+            let modrm = *operands.first()?;
+            if let Some(opcode) = group_of
+                && matches!(
+                    opcode,
+                    0xc0 | 0xc1 | 0xc6 | 0xc7 | 0xd0..=0xd3 | 0xf6 | 0xf7 | 0xfe | 0xff
+                )
+            {
+                kind = group(opcode, modrm >> 3 & 7)?;
+            }
+            let base = match modrm & 7 {
+                4 => operands.get(1).map_or(5, |sib| sib & 7),
+                low => low,
+            };
+            displaced = modrm >> 6 == 2 || modrm >> 6 == 0 && base == 5;
+        }
+        Some(kind & IZ != 0 || kind & I1 == 0 && displaced)
+    };
+    last(bytes).unwrap_or(true)
+}
+
 fn branch(target: u64, opcode: u8) -> Flow {
     let cond = u16::from(opcode & 15);
     Flow::Branch {
@@ -451,6 +510,59 @@ mod tests {
             }
         }
         assert!(some > 1_000_000, "{some}");
+    }
+
+    /// What another decoder takes for a number at the end must be one here. Gives whether none was said to be there.
+    fn compare_end(bytes: &[u8]) -> bool {
+        use iced_x86::{Code, Decoder};
+        let mut decoder = Decoder::new(64, bytes, 0);
+        let insn = decoder.decode();
+        let len = insn.len();
+        if insn.code() == Code::INVALID {
+            return false;
+        }
+        let fields = decoder.get_constant_offsets(&insn);
+        let ends = |has: bool, at: usize, size: usize| has && size == 4 && at + size == len;
+        let number = ends(
+            fields.has_displacement(),
+            fields.displacement_offset(),
+            fields.displacement_size(),
+        ) || ends(
+            fields.has_immediate(),
+            fields.immediate_offset(),
+            fields.immediate_size(),
+        );
+        let said = ends_in_number(&bytes[..len]);
+        assert!(said || !number, "{bytes:02x?} {insn}");
+        !said
+    }
+
+    /// Every number at the end is noticed, also where the tables leave an instruction to the decoder.
+    #[test]
+    fn no_number_at_the_end_of_an_instruction_is_overlooked() {
+        let mut none = 0;
+        for prefix in [None, Some(0x66u8), Some(0xf2), Some(0xf3), Some(0x65)] {
+            for rex in [None, Some(0x41u8), Some(0x48)] {
+                for map in [None, Some(0x0fu8)] {
+                    for opcode in 0..=255u8 {
+                        for modrm in 0..=255u8 {
+                            for sib in [0x24, 0x05, 0x65, 0x8d] {
+                                let mut bytes: Vec<u8> = Vec::with_capacity(18);
+                                bytes.extend(prefix);
+                                bytes.extend(rex);
+                                bytes.extend(map);
+                                bytes.extend([opcode, modrm, sib, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+                                none += usize::from(compare_end(&bytes));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(none > 1_000_000, "{none}");
+        // cmpl $0,0x40(%rsp), which was taken for 0x40247c, and movl $0x40247c,(%rsp).
+        assert!(!ends_in_number(&[0x83, 0x7c, 0x24, 0x40, 0x00]));
+        assert!(ends_in_number(&[0xc7, 0x04, 0x24, 0x7c, 0x24, 0x40, 0x00]));
     }
 
     /// What quick decoding says must be what the decoder says. Gives whether it said anything.
