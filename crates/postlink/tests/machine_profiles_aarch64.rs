@@ -42,6 +42,15 @@ fn programs_in_cpp_with_exceptions_are_counted_exactly() {
             "clang++-19",
         ),
         (format!("{clang} -O2 {lld} -static {files}"), "clang++-19"),
+        // As distributions link.
+        (
+            "aarch64-linux-gnu-g++ -O2 -o p main.cc other.cc".to_owned(),
+            "aarch64-linux-gnu-g++",
+        ),
+        (
+            format!("{clang} -O2 {lld} -o p main.cc other.cc"),
+            "clang++-19",
+        ),
     ] {
         if !can(needs) || command.contains("lld") && !have("/usr/bin/ld.lld-19", &command) {
             continue;

@@ -129,7 +129,7 @@ fn comes_out_right(folder: &Folder, runner: &[&str]) {
     }
     for preset in ["safe", "fast", "max"] {
         let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "app.opt"];
-        folder.postlink(&[&optimize[..], &["--preset", preset]].concat());
+        folder.postlink(&[&optimize[..], &["--preset", preset, "--move-all"]].concat());
         assert!(has_header(&folder.path("app.opt")));
         assert_eq!(run(&folder.path("app.opt")), plain, "{preset}");
     }
@@ -252,7 +252,8 @@ fn what_throws_nothing_needs_nobody_who_looks_for_headers() {
         "-fno-stack-protector",
     ];
     let moves = |flags: &[&str]| {
-        folder.postlink(&["optimize", "app", "-p", "app.fdata", "-o", "app.opt"]);
+        let optimize = ["optimize", "app", "-p", "app.fdata", "-o", "app.opt"];
+        folder.postlink(&[&optimize[..], &["--move-all"]].concat());
         assert_eq!(
             folder.run(folder.path("app.opt"), &[]),
             folder.run(folder.path("app"), &[]),

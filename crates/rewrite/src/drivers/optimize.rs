@@ -375,7 +375,8 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         let stay = if options.move_all || options.by_chance() {
             FxHashSet::default()
         } else {
-            cheaper_where_they_are(&program, &counted, &chosen)
+            let exact = attached.account.is_none();
+            cheaper_where_they_are(&program, &counted, &chosen, exact)
         };
         let walk = options.searches().then(|| {
             phases.begin("walk");
