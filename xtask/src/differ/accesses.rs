@@ -1,6 +1,7 @@
 //! Loads and stores between two events: those that both runs make with different values, and those that the
 //! output makes alone.
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use super::compare::{Comparison, Waiting};
@@ -117,9 +118,28 @@ impl<A: Read, B: Read> Comparison<A, B> {
         !old.load && self.is_prologue(old.pc) && (0..self.machine.registers()).any(is_it)
     }
 
+    /// Whether bytes that differ are those of words that were stored and are explained: an unaligned copy, as of
+    /// padding.
+    fn is_part(&self, old: &Access, new: &Access) -> bool {
+        (0..u64::from(new.size.min(8))).all(|i| {
+            let byte = |value: u64, number: u64| (value >> (8 * number)) as u8;
+            let (a, b) = (byte(old.value, i), byte(new.value, i));
+            let at = new.address.wrapping_add(i);
+            let is_it = |held: &(u64, u64)| (byte(held.0, at % 8), byte(held.1, at % 8)) == (a, b);
+            a == b || self.held.get(&(at & !7)).is_some_and(is_it)
+        })
+    }
+
     /// Judges what was written since the last event.
     pub(super) fn settle(&mut self, event: Option<&Event>) {
-        for Waiting { old, new } in std::mem::take(&mut self.waiting) {
+        // Parts of words that have been loaded.
+        let mut parts: HashSet<(u64, u64, u8)> = HashSet::new();
+        for Waiting { old, new, left } in std::mem::take(&mut self.waiting) {
+            let part = (old.value, new.value, new.size);
+            let is_part = old.load && self.is_part(&old, &new);
+            if is_part {
+                parts.insert(part);
+            }
             let mut class = self.values.explain(old.value, new.value, old.size);
             let place = (old.address, new.address);
             if class == Class::Unknown
@@ -135,8 +155,18 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             let is_known = class.is_explained();
             let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
+            // What others have written is not compared, nor what is called by what they have written.
+            if old.load && self.outcome.threads && !is_scribbled {
+                continue;
+            }
             if !is_known && (is_scribbled || self.garbage.contains(&(old.value, new.value))) {
                 self.garbage.insert((old.value, new.value));
+                class = Class::Uninitialised;
+            }
+            if class == Class::Unknown && left {
+                self.garbage.insert((old.value, new.value));
+                // Who writes a part of a register that it is in leaves the rest.
+                self.values.left(old.value, new.value);
                 class = Class::Uninitialised;
             }
             // A function with variable arguments stores all registers that could hold some.
@@ -154,6 +184,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
             // At its end it takes that off again.
             if class == Class::Unknown && old.load && self.pushed.contains(&pushed) {
                 class = Class::LeftOutside;
+            }
+            if class == Class::Unknown && (is_part || !old.load && parts.contains(&part)) {
+                class = Class::Remains;
+            }
+            if class.is_explained() && !old.load && new.size == 8 && new.address % 8 == 0 {
+                self.held.insert(new.address, (old.value, new.value));
             }
             self.outcome
                 .find(&self.values, class, (old.value, new.value), || {

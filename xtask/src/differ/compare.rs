@@ -13,7 +13,7 @@
 //! is in that register. So what code outside the module (libc, the unwinder) leaves in a scratch register is
 //! explained where control comes back, and by that alone.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Read;
 
 use anyhow::Result;
@@ -23,7 +23,7 @@ use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
 use super::places::{Image, Meaning, Module, Size};
 use super::record::{Access, Event, Kind, Opens, System};
-use super::regions::{Scribbled, What};
+use super::regions::{Outside, Scribbled, What};
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
 
@@ -43,6 +43,8 @@ const WAITING: usize = 1 << 16;
 pub(super) struct Waiting {
     pub(super) old: Access,
     pub(super) new: Access,
+    /// A load of what code outside has left on the stack.
+    pub(super) left: bool,
 }
 
 /// System calls of one run.
@@ -51,6 +53,7 @@ pub(super) struct Lane {
     length: u64,
     mapped: VecDeque<(u64, u64)>,
     processes: VecDeque<u64>,
+    breaks: VecDeque<u64>,
 }
 
 /// Compares.
@@ -68,6 +71,10 @@ pub struct Comparison<A, B> {
     pub(super) by_stub: Vec<Access>,
     /// What of the second run's stack inserted code has written, and the program not since.
     pub(super) scribbled: Scribbled,
+    /// What of the second run's stack is code's outside.
+    pub(super) outside: Outside,
+    /// Words of the second run that hold a pair that is explained.
+    pub(super) held: HashMap<u64, (u64, u64)>,
     /// Pairs of values that were there.
     pub(super) garbage: HashSet<(u64, u64)>,
     /// What of that functions have stored to have the stack pointer aligned: address in the second run, and the pair.
@@ -118,6 +125,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
             extra: Vec::new(),
             by_stub: Vec::new(),
             scribbled: Scribbled::default(),
+            outside: Outside::default(),
+            held: HashMap::new(),
             garbage: HashSet::new(),
             pushed: HashSet::new(),
             shown: [None; 32],
@@ -228,8 +237,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     fn step(&mut self) -> Result<bool> {
-        for (address, size) in self.new.garbage.drain(..) {
-            self.scribbled.add(address, size);
+        for (from, to) in self.new.garbage.drain(..) {
+            self.scribbled.add_range(from, to);
+        }
+        if let (Some(a), Some(b)) = (self.old.heap_end, self.new.heap_end) {
+            self.values.regions.add_break(a, b);
+            (self.old.heap_end, self.new.heap_end) = (None, None);
         }
         let module = &self.values.module;
         let (a, b) = (self.old.peek(module)?, self.new.peek(module)?);
@@ -277,6 +290,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.new.take(&self.values.module)?;
                 return Ok(true);
             }
+            // Of a program with threads either run may come to it first.
+            (Item::System(call), other) | (other, Item::System(call))
+                if call.opens == Opens::Module
+                    && (self.outcome.threads || matches!(other, Item::System(_))) =>
+            {
+                self.outcome.opens_itself = true;
+                return Ok(false);
+            }
             // Who waits for whom is different each time.
             (Item::System(_) | Item::Result(..), _) if self.outcome.threads => {
                 let item = self.old.take(&self.values.module)?;
@@ -309,10 +330,16 @@ impl<A: Read, B: Read> Comparison<A, B> {
             {
                 let (from, to) = (*from, *to);
                 if from.load {
-                    self.outcome.loads += 1;
+                    self.outcome.loads += u64::from(!self.outcome.threads);
                 } else {
                     self.outcome.stores += 1;
                     self.scribbled.clear(to.address, to.size);
+                    self.held.remove(&(to.address & !7));
+                    let end = to.address.wrapping_add(u64::from(to.size.max(1)) - 1);
+                    self.held.remove(&(end & !7));
+                    if self.is_stack(to.address) {
+                        self.outside.store(to.address, to.size);
+                    }
                 }
                 if from.load && self.values.is_code(from.address, to.address) {
                     let same = from.value == to.value;
@@ -324,7 +351,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     );
                 }
                 if from.value != to.value {
-                    self.waiting.push(Waiting { old: from, new: to });
+                    let left = from.load
+                        && self.is_stack(to.address)
+                        && self.outside.has(to.address, to.size);
+                    self.waiting.push(Waiting {
+                        old: from,
+                        new: to,
+                        left,
+                    });
                     if self.waiting.len() > WAITING {
                         self.settle(None);
                     }
@@ -347,12 +381,6 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 if !self.event(&from, &to) {
                     return Ok(false);
                 }
-            }
-            (Item::System(from), Item::System(to))
-                if [from.opens, to.opens].contains(&Opens::Module) =>
-            {
-                self.outcome.opens_itself = true;
-                return Ok(false);
             }
             (Item::System(from), Item::System(to)) if from.number == to.number => {
                 let (from, to) = (*from, *to);
@@ -392,7 +420,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     /// A system call of one run of a program with threads. What the first thread maps is still the same in
-    /// the same order.
+    /// the same order, and so is its heap.
     fn alone(&mut self, item: &Item, second: bool) {
         let lane = &mut self.lanes[usize::from(second)];
         match item {
@@ -400,6 +428,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             Item::Result(number, result) => match self.machine.system(*number) {
                 Call::Map => lane.mapped.push_back((*result, lane.length)),
                 Call::Process => lane.processes.push_back(*result),
+                Call::Break => lane.breaks.push_back(*result),
                 _ => (),
             },
             _ => (),
@@ -409,6 +438,11 @@ impl<A: Read, B: Read> Comparison<A, B> {
             self.values.numbers.insert((*a, *b));
             old.processes.pop_front();
             new.processes.pop_front();
+        }
+        if let (Some(a), Some(b)) = (old.breaks.front(), new.breaks.front()) {
+            self.values.regions.add_break(*a, *b);
+            old.breaks.pop_front();
+            new.breaks.pop_front();
         }
         if let (Some((a, length)), Some((b, _))) = (old.mapped.front(), new.mapped.front()) {
             self.values.regions.add_mapping(*a, *b, *length);
@@ -529,6 +563,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
         }
         self.allocation(from, to);
         self.settle(Some(to));
+        if from_inside && !to_inside {
+            let given = self.machine.arguments().iter().map(|i| to.registers[*i]);
+            self.outside.leave(to.registers[self.machine.sp()], given);
+        }
         self.outcome.events += 1;
         self.registers(from, to, from_inside && !from.unwound);
         if self.recent.len() >= 6 {
@@ -538,6 +576,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             .push_back((from.kind, from.last, from.to, to.to));
         self.sp = to.registers[self.machine.sp()];
         true
+    }
+
+    /// Whether an address of the second run is on its stack.
+    pub(super) fn is_stack(&self, address: u64) -> bool {
+        matches!(
+            self.values.regions.what(address, true),
+            Some((What::Stack, _))
+        )
     }
 
     /// What the allocator gives, where its work is not looked into.

@@ -66,6 +66,14 @@ impl Machine {
         }
     }
 
+    /// The registers of all arguments, on AArch64 with that of where a large result goes.
+    pub fn arguments(self) -> &'static [usize] {
+        match self {
+            Machine::X86 => &[7, 6, 2, 1, 8, 9],
+            Machine::Aarch64 => &[0, 1, 2, 3, 4, 5, 6, 7, 8],
+        }
+    }
+
     /// A call's result may be in it.
     pub fn is_result(self, index: usize) -> bool {
         match self {

@@ -64,7 +64,7 @@ pub struct Image {
     pub table: (u64, u64),
     /// Types of the program headers.
     pub headers: Vec<u32>,
-    /// Where the segments are that they describe, of whichever type; 0 is not among them.
+    /// Where the segments are that they describe, of whichever type, and their ends; 0 is not among them.
     pub segments: Vec<u64>,
     /// Sections of code: start and bytes.
     pub code: Vec<(u64, Vec<u8>)>,
@@ -133,7 +133,7 @@ impl Image {
             segments: elf
                 .segments
                 .iter()
-                .map(|s| s.addr)
+                .flat_map(|s| [s.addr, s.addr.wrapping_add(s.mem_size)])
                 .filter(|a| *a != 0)
                 .collect(),
             code: elf
@@ -199,6 +199,23 @@ impl Image {
         // call rel32, or call through a register or memory: ff /2 with up to five bytes of address.
         before(5).is_some_and(|b| b[0] == 0xe8)
             || (2..=7).any(|n| before(n).is_some_and(|b| b[0] == 0xff && b[1] >> 3 & 7 == 2))
+    }
+
+    /// Whether the instruction before an address calls a routine that notes first calls. On x86-64 alone the stack says
+    /// where a call comes back to.
+    pub fn is_behind_note(&self, address: u64) -> bool {
+        let target = || {
+            let field = address.checked_sub(4)?;
+            let holds = |(at, code): &&(u64, Vec<u8>)| field.wrapping_sub(*at) < code.len() as u64;
+            let (at, code) = self.code.iter().find(holds)?;
+            let field = (field - at) as usize;
+            let distance = code.get(field..field + 4)?.try_into().ok()?;
+            let opcode = code.get(field.checked_sub(1)?)?;
+            let target = address.wrapping_add_signed(i32::from_le_bytes(distance).into());
+            (*opcode == 0xe8).then_some(target)
+        };
+        let section = target().and_then(|target| self.section(target));
+        section.is_some_and(|section| section.name == ".text.slow")
     }
 
     /// Where a direct jump at an address leads.

@@ -17,12 +17,14 @@
  *   8 end      0
  *   9 load     bytes, 1 to 8 (*)   as of a write
  *  10 stack    0                   stack pointer, where control comes to an inserted part by no event: by a direct jump, or by a signal within the module
+ *  11 left     0                   lowest stack pointer in a skipped part, and that at its first instruction
  *
  * (*) and 256 if it is of a vector register, on AArch64; 512 if it is by an indirect call or jump, of its target; 1024 if it is by an atomic instruction.
  *
  * Events are calls (1), returns (2), indirect jumps (3) and others (4: signals, the start), out of the module, into it, or inside. "inserted" are parts of
  * the module, as hexadecimal distances from its start, end exclusive; control that leaves them in any way is an event, kind 4 if by a direct jump.
- * "skipped" are parts of which coming into them is an event of kind 4 too; of their loads nothing is told. Other loads are told of with "loads=1".
+ * "skipped" are parts of which coming into them is an event of kind 4 too. Of their loads and stores nothing is told, and of what happens until the stack
+ * pointer is back where it was only the system calls. Other loads are told of with "loads=1".
  * When the module is found, the file "ready" is made. Only the first thread is told of, and no child of fork.
  *
  * Registers. Version 1 of the interface cannot read them. But generated code keeps a pointer to the processor's state in a host register that
@@ -33,7 +35,7 @@
  * Memory. A callback behind each store has its address; the guest's memory is this process's, at the same address, so the value is read there.
  *
  * The same file is preloaded into the emulator, to make each run equal: the functions at the end replace those of libc by which the emulator
- * learns time, process number and random bytes.
+ * learns time, random bytes and what files are, and that by which it writes lists.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -47,6 +49,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -90,7 +93,7 @@ enum { READS_REGISTERS = 1, LOADS = 1, WRITES = 2 };
 #define EXPORT __attribute__((visibility("default")))
 EXPORT int qemu_plugin_version = 1;
 
-enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD, STACK };
+enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD, STACK, LEFT };
 enum { PLAIN, CALL, RETURN, JUMP, OTHER };
 
 struct block {
@@ -124,6 +127,13 @@ static void add_part(struct parts *parts, uint64_t start, uint64_t end) {
   parts->part[parts->count++].end = end;
 }
 static struct block *before;
+/* What inserted routines have mapped, and the length that one asks for. */
+enum { OWN = 64 };
+static struct { uint64_t low, high; } own[OWN];
+static unsigned own_count;
+static uint64_t own_length;
+/* In a skipped part, or what that calls: the stack pointer when control came there, and the lowest one since. */
+static uint64_t entered, lowest;
 static int out = -1;
 
 /* Records wait in a file that is mapped: when the process is killed, the reader finds there what was not written to the pipe. */
@@ -279,14 +289,29 @@ static void start(const uint64_t *registers) {
   flush();
 }
 
+/* Whether control is where nothing is told: what is below the stack pointer when a skipped part is entered is nobody's. */
+static bool is_quiet(const struct block *now, uint64_t sp) {
+  if (!entered) return false;
+  if (sp < lowest) lowest = sp;
+  if (sp < entered) return true;
+  if (!now->skipped) {
+    /* Blocks push more than there was at their start, and x86-64 has a red zone. */
+    uint64_t *to = record(LEFT, 0, 2);
+    to[0] = lowest - 512, to[1] = entered;
+    entered = 0;
+  }
+  return false;
+}
+
 __attribute__((used)) static void execute(unsigned cpu, struct block *now, const char *state) {
   if (!active || cpu != 0) return;
   const uint64_t *registers = (const uint64_t *)(state + (is_aarch64 ? 64 : 0));
   struct block *old = before;
   before = now;
+  uint64_t sp = registers[is_aarch64 ? 31 : 4];
   if (!old)
     start(registers);
-  else if (!now->inside && !old->inside) return;
+  else if (is_quiet(now, sp) || (!now->inside && !old->inside)) return;
   int kind = OTHER;
   if (old && old->kind != PLAIN) {
     kind = old->kind;
@@ -298,10 +323,11 @@ __attribute__((used)) static void execute(unsigned cpu, struct block *now, const
       if (now->start >= old->start && now->start < old->end) return;
     }
   } else if (old && old->inside == now->inside && !(old->inserted && !now->inserted) && !(now->skipped && !old->skipped)) {
-    if (now->inserted && !old->inserted) record(STACK, 0, 1)[0] = registers[is_aarch64 ? 31 : 4];
+    if (now->inserted && !old->inserted) record(STACK, 0, 1)[0] = sp;
     return;
   }
   if (!now->inside && (!old || !old->inside)) return;
+  if (now->skipped && !entered && kind != RETURN) entered = lowest = sp;
   int words = is_aarch64 ? 32 : 16;
   uint64_t *to = record(EVENT, kind, 3 + words);
   to[0] = old ? old->last : 0, to[1] = old ? old->end : 0, to[2] = now->start;
@@ -325,7 +351,7 @@ static void stored(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address, v
    * instruction: the emulator forgets to take the callback back. */
   bool is_store = qemu_plugin_mem_is_store(info);
   if (!active || cpu != 0 || (!is_store && (!with_loads || (uint64_t)insn & ATOMIC))) return;
-  if (!before || pc < before->start || pc >= before->end) return;
+  if (!before || pc < before->start || pc >= before->end || entered) return;
   size_t bytes = (size_t)1 << qemu_plugin_mem_size_shift(info);
   if ((uint64_t)insn & LONG_DOUBLE && bytes == 4) bytes = 2;
   for (size_t done = 0; done < bytes; done += 8) {
@@ -349,7 +375,8 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
   block->inserted = block->inside && is_in(&inserted, block->start);
   block->skipped = block->inside && is_in(&skipped, block->start);
   qemu_plugin_register_vcpu_tb_exec_cb(tb, execute_entry, READS_REGISTERS, block);
-  if (!block->inside) return;
+  /* Nobody asks what is done to memory where nobody looks. */
+  if (!block->inside || block->skipped) return;
   for (size_t i = 0; i < n; i++) {
     struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
     uint64_t what = qemu_plugin_insn_vaddr(insn);
@@ -357,8 +384,7 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     if (is_aarch64 && is_vector_access(qemu_plugin_insn_data(insn))) what |= VECTOR;
     if (insn == last && (block->kind == CALL || block->kind == JUMP)) what |= TARGET;
     bool atomic = is_atomic(qemu_plugin_insn_data(insn), qemu_plugin_insn_size(insn));
-    /* Nobody asks what is loaded where nobody looks. */
-    bool loads = with_loads && !atomic && !block->skipped;
+    bool loads = with_loads && !atomic;
     if (atomic) what |= ATOMIC;
     qemu_plugin_register_vcpu_mem_cb(insn, stored, 0, loads ? LOADS | WRITES : WRITES, (void *)what);
   }
@@ -386,6 +412,7 @@ static int opens(int64_t number, uint64_t a, uint64_t b) {
 static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h) {
   if (maps_memory(number)) others_count = 0;
   if (!active || cpu != 0) return;
+  own_length = number == (is_aarch64 ? 222 : 9) && before && before->inserted ? b : 0;
   uint64_t *to = record(SYSTEM, number, 8);
   to[0] = before ? before->end : 0;
   to[1] = a, to[2] = b, to[3] = c, to[4] = d, to[5] = e, to[6] = f;
@@ -394,6 +421,11 @@ static void system_call(qemu_plugin_id_t id, unsigned cpu, int64_t number, uint6
 
 static void system_result(qemu_plugin_id_t id, unsigned cpu, int64_t number, int64_t result) {
   if (!active || cpu != 0) return;
+  if (own_length && result > 0 && own_count < OWN) {
+    own[own_count].low = result;
+    own[own_count++].high = result + own_length;
+  }
+  own_length = 0;
   record(RESULT, number, 1)[0] = result;
 }
 
@@ -482,6 +514,59 @@ EXPORT time_t time(time_t *at) {
   return now;
 }
 
+/* Of files: when something was done with them, and the numbers of those without a name, as the emulator makes them for lists of /proc. They are on the
+ * stack long after the call. (Lists of /proc have no size.) */
+static int same_each_time(long result, struct stat64 *file) {
+  if (result < 0) {
+    errno = -result;
+    return -1;
+  }
+  file->st_atim = file->st_mtim = file->st_ctim = (struct timespec){.tv_sec = 1600000000};
+  if (file->st_nlink == 0) file->st_dev = file->st_ino = file->st_size = file->st_blocks = 0;
+  return 0;
+}
+
+EXPORT int fstatat64(int folder, const char *path, struct stat64 *file, int flags) {
+  return same_each_time(raw(SYS_newfstatat, folder, (long)path, (long)file, flags, 0, 0), file);
+}
+
+EXPORT int fstat64(int number, struct stat64 *file) { return same_each_time(raw(SYS_fstat, number, (long)file, 0, 0, 0, 0), file); }
+
+EXPORT int stat64(const char *path, struct stat64 *file) { return fstatat64(AT_FDCWD, path, file, 0); }
+
+EXPORT int lstat64(const char *path, struct stat64 *file) { return fstatat64(AT_FDCWD, path, file, AT_SYMLINK_NOFOLLOW); }
+
+static bool is_own(uint64_t low) {
+  for (unsigned i = 0; i < own_count; i++)
+    if (low >= own[i].low && low < own[i].high) return true;
+  return false;
+}
+
+/* The emulator writes the list of mappings so, for each the places and what is there, and then its name. The output has more segments than the input and
+ * is another file, so the lines of the module, with the memory behind it, are left out, and those of what inserted routines have mapped: whatever is read
+ * of the others is the same then. */
+EXPORT int __dprintf_chk(int file, int flag, const char *format, ...) {
+  static _Thread_local bool hidden;
+  static _Thread_local uint64_t hidden_end;
+  char text[8192];
+  va_list list;
+  va_start(list, format);
+  int length = vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  if (length < 0 || length >= (int)sizeof text) return -1;
+  unsigned long low, high, major, minor, inode;
+  if (sscanf(text, "%lx-%lx %*s %*s %lx:%lx %lu", &low, &high, &major, &minor, &inode) == 5) {
+    bool of_module = module_low && low >= module_low && low < module_high, behind = low == hidden_end;
+    hidden = of_module || is_own(low) || (behind && inode == 0);
+    if (hidden && (of_module || behind)) hidden_end = high;
+  }
+  if (hidden) {
+    hidden = !strchr(text, '\n');
+    return length;
+  }
+  return write(file, text, length);
+}
+
 static void random_bytes(uint8_t *to, size_t size) {
   static uint64_t state = 0x9e3779b97f4a7c15;
   for (size_t i = 0; i < size; i++) {
@@ -499,6 +584,17 @@ EXPORT long syscall(long number, ...) {
   if (number == SYS_getrandom) {
     random_bytes((uint8_t *)a, b);
     return b;
+  }
+  if (number == SYS_statx) {
+    long done = raw(number, a, b, c, d, e, f);
+    struct statx *of = (struct statx *)e;
+    if (done == 0) {
+      of->stx_atime = of->stx_mtime = of->stx_ctime = of->stx_btime = (struct statx_timestamp){.tv_sec = 1600000000};
+      if (of->stx_nlink == 0) of->stx_dev_major = of->stx_dev_minor = of->stx_ino = of->stx_size = of->stx_blocks = 0;
+      return 0;
+    }
+    errno = -done;
+    return -1;
   }
   long result = raw(number, a, b, c, d, e, f);
   if (result < 0 && result > -4096) {

@@ -110,6 +110,8 @@ pub enum Record {
     /// The stack pointer, where control came to an inserted part without an event. A signal that arrives within
     /// the module does, and its handler may have a stack of its own.
     Stack(u64),
+    /// Parts that are not looked into used the stack from the first address to the second.
+    Left(u64, u64),
     /// A second thread began.
     Thread,
     /// The process ended in an orderly way.
@@ -226,6 +228,7 @@ impl<R: Read> Records<R> {
             (7, 0) => Record::Thread,
             (8, 0) => Record::End,
             (10, 1) => Record::Stack(words(0)),
+            (11, 2) => Record::Left(words(0), words(1)),
             (kind, count) => bail!("the plugin wrote a record of kind {kind} with {count} words"),
         }))
     }

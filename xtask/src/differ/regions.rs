@@ -4,7 +4,7 @@
 //! mapped before, so it differs only as far as sizes do; [`super::prepare`] evens that out, and what is left
 //! is told here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 /// Which memory.
@@ -144,6 +144,51 @@ impl Regions {
     }
 }
 
+/// What is on the stack because code outside the module has left it there: what was below the stack pointer when
+/// control left the module, and is not the module's again, as that has stored something there or given code outside
+/// a pointer to it.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    /// The highest stack pointer with which control left the module.
+    highest: u64,
+    /// Words that the module has stored to since they were below the stack pointer.
+    stored: BTreeSet<u64>,
+    /// Pointers that were given since.
+    given: BTreeSet<u64>,
+}
+
+/// What a pointer leads to has fewer bytes.
+const GIVEN: u64 = 1 << 12;
+
+impl Outside {
+    /// Control leaves the module with this stack pointer and these arguments.
+    pub fn leave(&mut self, sp: u64, arguments: impl Iterator<Item = u64>) {
+        self.highest = self.highest.max(sp);
+        self.stored = self.stored.split_off(&sp);
+        self.given = self.given.split_off(&sp);
+        let on_stack = |at: &u64| at.wrapping_sub(sp) < STACK;
+        self.given.extend(arguments.filter(on_stack));
+    }
+
+    /// The module stores to so many bytes of the stack.
+    pub fn store(&mut self, address: u64, size: u8) {
+        self.stored.insert(address & !7);
+        self.stored
+            .insert(address.wrapping_add(u64::from(size.max(1)) - 1) & !7);
+    }
+
+    /// Whether code outside has left these bytes, if they are on the stack.
+    pub fn has(&self, address: u64, size: u8) -> bool {
+        let end = address.wrapping_add(u64::from(size.max(1)) - 1) & !7;
+        let is_stored = |word| self.stored.contains(&word);
+        let near = address.saturating_sub(GIVEN)..=address;
+        address < self.highest
+            && !is_stored(address & !7)
+            && !is_stored(end)
+            && self.given.range(near).next().is_none()
+    }
+}
+
 /// A set of bytes in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Scribbled(HashMap<u64, u8>);
@@ -165,6 +210,16 @@ impl Scribbled {
             if bits != 0 {
                 *self.0.entry(word).or_default() |= bits;
             }
+        }
+    }
+
+    /// Adds all from an address to another.
+    pub fn add_range(&mut self, from: u64, to: u64) {
+        let mut at = from;
+        while at < to {
+            let size = (8 - at % 8).min(to - at);
+            self.add(at, size as u8);
+            at += size;
         }
     }
 
@@ -230,6 +285,25 @@ mod tests {
         assert!(!set.has(0x1000, 8) && set.has(0x1008, 1));
         set.clear(0x1008, 4);
         assert!(!set.has(0x1008, 8));
+        set.add_range(0x1003, 0x1012);
+        assert!(set.has(0x1003, 1) && set.has(0x1008, 8) && set.has(0x1011, 1));
+        assert!(!set.has(0x1002, 1) && !set.has(0x1012, 1));
+    }
+
+    #[test]
+    fn code_outside_leaves_what_was_below_the_stack_pointer_and_nobody_has_stored_since() {
+        let mut outside = Outside::default();
+        assert!(!outside.has(0x7000, 8));
+        outside.leave(0x8000, [0x10, 0x8100].into_iter());
+        assert!(outside.has(0x7000, 8) && !outside.has(0x8000, 8));
+        outside.store(0x7004, 8);
+        assert!(!outside.has(0x7000, 8) && !outside.has(0x7008, 1) && outside.has(0x7010, 8));
+        // A function has a frame from 0x6f00 on, and gives a pointer to something in it.
+        outside.leave(0x6f00, [0x7100].into_iter());
+        assert!(!outside.has(0x7000, 8) && outside.has(0x70f8, 8) && !outside.has(0x7180, 8));
+        // It has come back, and another one has called.
+        outside.leave(0x8000, [].into_iter());
+        assert!(outside.has(0x7000, 8) && outside.has(0x7180, 8));
     }
 
     #[test]

@@ -125,8 +125,10 @@ pub struct Side<R> {
     ready: VecDeque<Item>,
     /// A call of a stub of the procedure linkage table.
     linking: Option<Box<Event>>,
-    /// What was written below the stack pointer in parts that are not looked into: addresses and sizes.
-    pub garbage: Vec<(u64, u8)>,
+    /// Where the heap ended when that was asked last, if by parts that are not looked into.
+    pub heap_end: Option<u64>,
+    /// Stack that parts which are not looked into have used, and nobody any more: from an address to another.
+    pub garbage: Vec<(u64, u64)>,
 }
 
 impl<R: Read> Side<R> {
@@ -152,6 +154,7 @@ impl<R: Read> Side<R> {
             held: VecDeque::new(),
             ready: VecDeque::new(),
             linking: None,
+            heap_end: None,
             garbage: Vec::new(),
         }
     }
@@ -190,10 +193,10 @@ impl<R: Read> Side<R> {
     }
 
     /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write
-    /// meanwhile, of a program with threads. What an indirect call loads, a recorder loads for it; the event
-    /// says what it was.
+    /// meanwhile, of a program with threads, but from its stack. What an indirect call loads, a recorder loads for it;
+    /// the event says what it was.
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
-        self.threads
+        self.threads && self.start.sp.wrapping_sub(load.address) > STACK
             || self.is_headers(module, load.address)
             || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
@@ -342,10 +345,18 @@ impl<R: Read> Side<R> {
                     }
                 }
                 Record::Access(access) if self.skipping.is_some() => {
+                    // Of what such a part calls.
                     let entered = self.skipping.as_ref().map_or(0, |skipping| skipping.0);
                     let is_below = entered.wrapping_sub(access.address) <= STACK;
                     if self.second && !access.load && is_below {
-                        self.garbage.push((access.address, access.size));
+                        let end = access.address.saturating_add(u64::from(access.size));
+                        self.garbage.push((access.address, end));
+                    }
+                }
+                Record::Left(low, high) => {
+                    if self.second {
+                        self.garbage
+                            .push((low.max(high.saturating_sub(STACK)), high));
                     }
                 }
                 Record::Access(access)
@@ -375,6 +386,9 @@ impl<R: Read> Side<R> {
                     }
                     if self.skipping.is_none() {
                         return Ok(Item::Result(number, result));
+                    }
+                    if self.machine.system(number) == Call::Break {
+                        self.heap_end = Some(result);
                     }
                 }
                 Record::Stack(sp) => self.sp = sp,
@@ -696,11 +710,25 @@ mod tests {
         let mut called = event(1, 0x1008, 0x1100);
         called[4 + 4] = 0x7000_0000;
         let write = |address| vec![4 | 3 << 8 | 8 << 32, 0x1110, address, 1];
-        let records = [MODULE.to_vec(), called, write(0x6fff_ff00), write(0x2010)].concat();
+        let left = |low: u64| vec![11 | 2 << 8, low, 0x7000_0000];
+        let records = [
+            MODULE.to_vec(),
+            called,
+            write(0x6fff_ff00),
+            write(0x2010),
+            left(0x6fff_fe00),
+            left(0x10),
+        ]
+        .concat();
         let bytes: Vec<u8> = records.iter().flat_map(|word| word.to_le_bytes()).collect();
         let mut side = Side::new(&bytes[..], true, Machine::X86, &module);
         while !matches!(side.take(&module).unwrap(), Item::End(_)) {}
-        assert_eq!(side.garbage, [(0x6fff_ff00, 8)]);
+        let expected = [
+            (0x6fff_ff00, 0x6fff_ff08),
+            (0x6fff_fe00, 0x7000_0000),
+            (0x7000_0000 - STACK, 0x7000_0000),
+        ];
+        assert_eq!(side.garbage, expected);
     }
 
     /// The table of a shared library is not the one that the process is given.

@@ -299,16 +299,16 @@ fn memory_of_threads_may_be_elsewhere() {
     let stores = |second: u64, threads: bool| {
         let (mut old, mut new) = begun();
         for (stream, value) in [(&mut old, 0x4000_0100), (&mut new, second)] {
-            // brk, twice: where the heap is.
+            // brk, twice: where the heap is, which may also grow when there are threads.
             stream
                 .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
-                .record(6, 12, &[0x4000_0000])
-                .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
-                .record(6, 12, &[0x4000_2000]);
+                .record(6, 12, &[0x4000_0000]);
             if threads {
                 stream.record(7, 0, &[]);
             }
             stream
+                .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                .record(6, 12, &[0x4000_2000])
                 .store(0x1108, BASE + 0x2010, value)
                 .event(CALL, 0x1110, 0x1100, 0);
         }
@@ -316,6 +316,90 @@ fn memory_of_threads_may_be_elsewhere() {
     };
     assert!(stores(0x4000_0200, true));
     assert!(!stores(0x4000_0200, false) && !stores(0x5000_0200, true));
+}
+
+/// Loads are not compared where there are threads, but those from the stack say what is garbage: `std::rt::cleanup`
+/// stores a structure with seven bytes of it.
+#[test]
+fn what_inserted_code_left_on_the_stack_is_stored_in_a_program_with_threads() {
+    let place = STACK - 0x40;
+    let stores = |inserted: u64, loaded: [u64; 2], stored: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        old.record(7, 0, &[]);
+        new.record(7, 0, &[])
+            .store(0x3004, inserted, 0)
+            .event(CALL, 0x3008, 0x1100, 0);
+        old.event(CALL, 0x1008, 0x1100, 0);
+        for (stream, i) in [(&mut old, 0), (&mut new, 1)] {
+            stream
+                .load(0x1108, place, loaded[i])
+                .store(0x110c, BASE + 0x2010, stored[i])
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, true)
+    };
+    let (garbage, other) = ([0x7700, 0], [0x7700, 8]);
+    let outcome = stores(place, garbage, garbage);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Uninitialised].count, 2);
+    // Inserted code used other memory; another value is stored than was loaded.
+    assert!(!stores(place - 8, garbage, garbage).is_good());
+    assert!(!stores(place, garbage, other).is_good());
+}
+
+/// A structure is copied in pieces that overlap, with the lowest byte of a return address in its padding.
+#[test]
+fn a_part_of_a_word_that_is_explained_is_loaded() {
+    let at = BASE + 0x2010;
+    let loads = |stored_since: bool, loaded: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, i, label) in [(&mut old, 0, 0x1040), (&mut new, 1, 0x3020)] {
+            stream
+                .store(0x1108, at, BASE + label)
+                .event(CALL, 0x110c, 0x1100, 0);
+            if stored_since {
+                stream.store(0x1110, at, 5);
+            }
+            stream
+                .load(0x1118, at - 7, loaded[i])
+                .store(0x1119, at - 0x10, loaded[i])
+                .event(CALL, 0x111c, 0x1100, 0);
+        }
+        compare(&old, &new, false)
+    };
+    let first = |byte: u64| byte << 56 | 0x1234;
+    let outcome = loads(false, [first(0x40), first(0x20)]);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Remains].count, 2);
+    // Another byte, another one beside it, and a word that was stored to since.
+    assert!(!loads(false, [first(0x40), first(0x21)]).is_good());
+    assert!(!loads(false, [first(0x40), first(0x20) + 1]).is_good());
+    assert!(!loads(true, [first(0x40), first(0x20)]).is_good());
+}
+
+/// Padding of a structure is what code outside had there; what the function has stored is compared.
+#[test]
+fn what_code_outside_left_on_the_stack_is_loaded() {
+    let place = STACK - 0x40;
+    let loads = |stored: bool, loaded: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, i) in [(&mut old, 0), (&mut new, 1)] {
+            stream.event(CALL, 0x1108, 0x9000_0000, 0);
+            stream.event(RETURN, 0x9000_0010, 0x110d, 0);
+            if stored {
+                stream.store(0x1110, place, 5);
+            }
+            stream
+                .load(0x1114, place, loaded[i])
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old, &new, false)
+    };
+    let outcome = loads(false, [6, 7]);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Uninitialised].count, 1);
+    assert!(!loads(true, [6, 7]).is_good());
+    assert!(loads(true, [6, 6]).is_good());
 }
 
 #[test]

@@ -30,7 +30,8 @@ pub enum Class {
     Inside,
     /// An address of code that libc has mixed with its pointer guard.
     Mangled,
-    /// Upper bytes of an address of code, left in memory under a shorter value: padding, mostly of a `long double`.
+    /// Upper bytes of an address, of code or of what the allocator gave, left under a shorter value: padding, mostly
+    /// of a `long double`, or a register of which a part was written.
     Remains,
     /// The page of an address of code that an instruction has still to complete.
     Page,
@@ -67,7 +68,8 @@ pub enum Class {
     Routine,
     /// Inserted code wrote below the stack pointer.
     BelowStack,
-    /// The program reads stack that it has not written since inserted code used it: padding of structures, mostly.
+    /// The program reads stack that it has not written since inserted code, or code outside the module, used it:
+    /// padding of structures, mostly.
     Uninitialised,
     /// Inserted code wrote where the program can see it.
     Intruder,
@@ -134,7 +136,7 @@ impl fmt::Display for Class {
             Class::Compared => "pointer to a function, compared with an odd number (exclusive or)",
             Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
             Class::Mangled => "address of code after the pointer guard",
-            Class::Remains => "upper bytes of an address of code, above a shorter value",
+            Class::Remains => "upper bytes of an address, above a shorter value",
             Class::Page => "page of an address of code (adrp)",
             Class::TableEntry => "distance from a jump table",
             Class::Constants => "constants that the output has changed (jump tables)",
@@ -156,7 +158,9 @@ impl fmt::Display for Class {
             Class::Counter => "counter",
             Class::Routine => "memory of inserted routines",
             Class::BelowStack => "inserted code below the stack pointer",
-            Class::Uninitialised => "uninitialised stack that inserted code has used",
+            Class::Uninitialised => {
+                "uninitialised stack that inserted code or code outside has used"
+            }
             Class::Intruder => "INSERTED CODE WRITES TO THE PROGRAM'S MEMORY",
             Class::Contradiction => "TWO PLACES FOR ONE",
             Class::ReadsCode { same: true } => {
@@ -199,8 +203,8 @@ pub struct Values {
     pub tables: ((u64, u64), (u64, u64)),
     /// AArch64, or else x86-64.
     pub aarch64: bool,
-    /// Pairs that were addresses of code, less their lowest byte or two, whole and of the lower halves:
-    /// (bytes less, old, new).
+    /// Pairs that were addresses of code, or of what the allocator gave, less their lowest byte or two, whole and of
+    /// the lower halves: (bytes less, old, new).
     uppers: HashSet<(u32, u64, u64)>,
     /// The same of what code outside left in scratch registers.
     left: HashSet<(u32, u64, u64)>,
@@ -363,7 +367,9 @@ impl Values {
         if matches!(class, Class::Entry { .. }) {
             self.pointers.insert((old, new));
         }
-        if class.is_visible() && class.is_explained() && size == 8 {
+        let is_heap = || matches!(self.regions.same(old, new), Some(What::Heap));
+        let is_code = class.is_visible() && class.is_explained();
+        if (is_code || class == Class::Shifted && is_heap()) && size == 8 {
             for (low, mask) in REMAINS {
                 let upper = |value: u64| (value & mask) >> low;
                 self.uppers.insert((low, upper(old), upper(new)));
@@ -476,11 +482,12 @@ impl Values {
     }
 
     /// Whether the difference of two values that a register held before a routine is intended: after
-    /// a routine that was put in, a register may hold that routine's address.
+    /// a routine that was put in, a register may hold that routine's address, and of a pointer the upper bytes.
     pub fn is_known(&self, old: u64, new: u64) -> bool {
         let pair = (old, new);
         self.detours.contains(&pair)
             || self.pointers.contains(&pair)
+            || self.is_remains(old, new)
             || self.address(old, new).is_known_code()
     }
 
@@ -497,6 +504,7 @@ impl Values {
                 module.old.is_behind_call(o, self.aarch64)
                     && module.place(n) == Place::Inserted
                     && module.new.is_behind_call(n, self.aarch64)
+                    && !module.new.is_behind_note(n)
             })
     }
 
@@ -674,7 +682,18 @@ mod tests {
         assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Unknown);
         assert!(values.explain(0x10_1000, 0x20_3000, 8).is_visible());
         assert_eq!(values.explain(0x10_4001, 0x20_4001, 8), Class::Remains);
+        assert!(values.is_known(0x10_4001, 0x20_4001) && !values.is_known(0x10_4001, 0x20_4002));
         assert_eq!(values.explain(0x10_4001, 0x20_4002, 8), Class::Unknown);
+    }
+
+    #[test]
+    fn upper_bytes_of_what_the_allocator_gave_are_remains() {
+        let mut values = values();
+        values.regions.add_allocation(0x5a_0000, 0x59_c400, 0x40);
+        assert_eq!(values.explain(0x5a_0001, 0x59_c401, 8), Class::Shifted);
+        assert_eq!(values.explain(0x5a_00ff, 0x59_c4ff, 8), Class::Remains);
+        assert_eq!(values.explain(0x5a_00ff, 0x59_c4fe, 8), Class::Unknown);
+        assert_eq!(values.explain(0x5a_01ff, 0x59_c5ff, 8), Class::Unknown);
     }
 
     /// Of pointers to virtual functions, which are odd, compilers take equality that way.
@@ -718,6 +737,33 @@ mod tests {
         values.module.new.high = 0x5200;
         assert!(values.is_moved_section(0x10_2010, 0x20_5030));
         assert!(!values.is_moved_section(0x10_2010, 0x20_5130));
+    }
+
+    /// Its return address may be where the program's call has its own, further down in the stub.
+    #[test]
+    fn a_call_of_the_routine_that_notes_first_calls_is_none_of_the_program() {
+        let mut values = values();
+        values.module = Module::new(
+            values.module.old.clone(),
+            values.module.new.clone(),
+            vec![],
+            true,
+        );
+        let call = |distance: i32| {
+            let mut code = vec![0x90; 0x40];
+            code[0x10] = 0xe8;
+            code[0x11..0x15].copy_from_slice(&distance.to_le_bytes());
+            code
+        };
+        values.module.old.code = vec![(0x1000, call(0x100))];
+        let slow = values.module.new.sections.len() - 1;
+        let section = &mut values.module.new.sections[slow];
+        (section.start, section.end, section.name) = (0x3300, 0x3400, ".text.slow".to_owned());
+        values.module.new.code = vec![(0x3000, call(0x100))];
+        assert!(values.is_return_to_stub(0x10_1015, 0x20_3015));
+        assert!(!values.is_return_to_stub(0x10_1016, 0x20_3015));
+        values.module.new.code = vec![(0x3000, call(0x3300 - 0x3015))];
+        assert!(!values.is_return_to_stub(0x10_1015, 0x20_3015));
     }
 
     #[test]
