@@ -12,6 +12,7 @@ use postlink_verify::mutate::{Faults, Kind};
 
 mod support;
 use support::done;
+use support::folder::Folder;
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -204,4 +205,62 @@ fn faults_in_counting_code_of_aarch64_are_found() {
     let never: Vec<_> = never.filter(|k| !applied.contains_key(k)).collect();
     assert!(never.is_empty(), "never applied: {never:?}");
     assert_eq!(applied.len(), 14);
+}
+
+/// A pointer of the program's own whose first value is the address of an imported function may hold any other later. It
+/// was taken for a slot of that function: calls through it were not recorded, and without kept relocations a function
+/// that jumps through it was refused.
+const POINTERS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#define APART __attribute__((noinline, noipa))
+__asm__(".text\n.skip 512,0xcc\n");
+void (*handler)(int) = exit;
+int (*closes)(int) = close;
+static int seen;
+APART void own(int x) { seen += x; }
+APART int none(int x) { return x ^ 3; }
+APART int work(int x) {
+  if (x & 1) { handler(x); seen ^= 1; } else seen += 2;
+  return seen;
+}
+APART int last(int x) { seen += x; return closes(x); }
+int main(int argc, char **argv) {
+  handler = own; closes = none;
+  int sum = 0;
+  for (int i = 0; i < 1000 * argc; i++) sum += work(i) + last(i);
+  printf("%d %d\n", sum, seen);
+  return 0;
+}
+"#;
+
+#[test]
+fn pointers_that_begin_with_imported_functions_may_hold_others_later() {
+    for flags in [&["-fPIE", "-pie"][..], &["-fPIE", "-pie", "-Wl,-q"]] {
+        let folder = Folder::new();
+        let app = folder.compile("app", POINTERS, flags);
+        let plain = folder.run(&app, &[]);
+        let made = folder.attempt(&["instrument", "app", "-o", "counting"]);
+        let said = String::from_utf8_lossy(&made.stderr).into_owned();
+        assert!(made.status.success(), "{said}");
+        assert!(!said.contains("could not be proved"), "{flags:?}: {said}");
+        let counting = folder
+            .command(folder.path("counting"), &[])
+            .env("POSTLINK_PROFILE", folder.path("run.plraw"))
+            .output()
+            .expect("it was made");
+        assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+        folder.postlink(&["convert", "run.plraw", "--binary", "app", "-o", "app.fdata"]);
+        let records = std::fs::read_to_string(folder.path("app.fdata")).expect("it was written");
+        for (from, to, count) in [("work", "own", 500), ("last", "none", 1000)] {
+            let is_that = |line: &&str| {
+                let words: Vec<&str> = line.split(' ').collect();
+                matches!(words[..], ["1", caller, _, "1", callee, "0", _, times]
+                    if caller == from && callee == to && times == count.to_string())
+            };
+            let found = records.lines().filter(is_that).count();
+            assert_eq!(found, 1, "{flags:?}: {from} to {to} in {records}");
+        }
+    }
 }

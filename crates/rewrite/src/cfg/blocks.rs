@@ -254,7 +254,7 @@ impl Cutter<'_, '_> {
 fn falls_back(program: &Program<'_>, insn: &Insn) -> bool {
     let is_inside = |target| program.piece_at(target).is_some_and(|p| p.start != target);
     let leaves = |slot| {
-        program.refs.import_at(slot).is_some()
+        program.refs.lasting_import_at(slot).is_some()
             || program
                 .refs
                 .constant_slot(slot)

@@ -715,9 +715,11 @@ fn set_pin(pin: &mut Option<Pin>, new: Pin) {
 
 /// Stubs of the procedure linkage table by address, and the slots they jump through.
 fn imports<I: Isa>(elf: &Elf<'_>, refs: &Refs) -> FxHashMap<u64, u32> {
-    let mut map: FxHashMap<u64, u32> = refs.import_slots.iter().copied().collect();
+    let slots = refs.import_slots.iter();
+    let lasting = slots.filter(|(slot, _)| refs.lasting_import_at(*slot).is_some());
+    let mut map: FxHashMap<u64, u32> = lasting.copied().collect();
     library::stubs::<I>(elf, |start, slot| {
-        map.extend(refs.import_at(slot).map(|symbol| (start, symbol)));
+        map.extend(refs.lasting_import_at(slot).map(|symbol| (start, symbol)));
     });
     map
 }

@@ -238,7 +238,7 @@ impl<'d> Program<'d> {
     pub fn leaves(&self, slot: u64) -> bool {
         let symbol = |i: u32| self.elf.symbols(SymbolTable::Dynamic).get(i as usize);
         self.refs
-            .import_at(slot)
+            .lasting_import_at(slot)
             .and_then(symbol)
             .is_some_and(|s| s.section == 0)
     }

@@ -72,6 +72,8 @@ pub struct Refs {
     pub distant: Vec<u64>,
     /// Slots that hold the address of an imported function: (slot, dynamic symbol index), ascending.
     pub import_slots: Vec<(u64, u32)>,
+    /// Those that are words of data, as pointers that the program initialises are, ascending.
+    variables: Vec<u64>,
     /// Instructions that form an address together with others (AArch64 `adrp` and `add`), with the whole
     /// address: those of code and of self-relative values, ascending by place.
     pub formed: Vec<(u64, u64)>,
@@ -220,7 +222,10 @@ impl Refs {
                     }
                 }
                 kind if kinds.imports.contains(&kind) && d.symbol != 0 => {
-                    refs.import_slots.push((d.addr, d.symbol))
+                    refs.import_slots.push((d.addr, d.symbol));
+                    if kind == kinds.imports[2] {
+                        refs.variables.push(d.addr);
+                    }
                 }
                 kind if kind == kinds.tls_descriptor => refs.tls_descriptors.push(d.addr),
                 _ => {}
@@ -273,6 +278,7 @@ impl Refs {
         refs.formed.par_sort_unstable();
         refs.formed.dedup_by_key(|f| f.0);
         refs.import_slots.sort_unstable();
+        refs.variables.sort_unstable();
         refs.import_slots.dedup_by_key(|s| s.0);
         refs.resolved.sort_unstable();
         refs.loaded.sort_unstable();
@@ -444,7 +450,16 @@ impl Refs {
         found.ok().map(|i| self.pointers[i].target)
     }
 
-    /// The imported symbol that a slot holds, as dynamic symbol index.
+    /// The imported symbol that a slot holds whenever code runs, as dynamic symbol index. A pointer in memory that the
+    /// program writes to may hold something else.
+    pub fn lasting_import_at(&self, slot: u64) -> Option<u32> {
+        let within = |r: &(u64, u64)| slot >= r.0 && slot < r.1;
+        let lasts =
+            self.variables.binary_search(&slot).is_err() || self.constant.iter().any(within);
+        self.import_at(slot).filter(|_| lasts)
+    }
+
+    /// The imported symbol that the loader puts into a slot, as dynamic symbol index.
     pub fn import_at(&self, slot: u64) -> Option<u32> {
         self.import_slots
             .binary_search_by_key(&slot, |s| s.0)
