@@ -21,6 +21,8 @@ struct Attack<'a> {
     instrument: &'a [&'a str],
     /// Source of a library that the program is linked with.
     library: Option<&'a str>,
+    /// For linking, if not as `both` asks for.
+    flags: Option<&'a [&'a str]>,
 }
 
 const KEPT: &[&str] = &["-fPIE", "-pie", "-fno-toplevel-reorder", "-Wl,-q"];
@@ -35,6 +37,7 @@ impl Attack<'_> {
             optimize: Some(&[]),
             instrument: &[],
             library: None,
+            flags: None,
         }
     }
 
@@ -46,7 +49,7 @@ impl Attack<'_> {
         }
         let folder = Folder::new();
         let flags = if self.both.is_empty() { KEPT } else { BARE };
-        let mut flags = flags.to_vec();
+        let mut flags = self.flags.unwrap_or(flags).to_vec();
         let path = folder.dir().display().to_string();
         let linked = [format!("-L{path}"), format!("-Wl,-rpath,{path}")];
         if let Some(library) = self.library {
@@ -68,7 +71,15 @@ impl Attack<'_> {
             is_counted(&folder, "counting", self.assumption);
             return Some(folder);
         };
-        let arguments = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+        let arguments = [
+            "optimize",
+            "app",
+            "-p",
+            "run.plraw",
+            "-o",
+            "opt",
+            "--move-all",
+        ];
         folder.postlink(&[&arguments[..], self.both, options].concat());
         let optimised = folder.start(folder.path("opt"), &[]);
         assert_ne!(
@@ -124,6 +135,38 @@ int main(void) { printf("%d\n", caller(1000)); return 0; }
 #[test]
 fn a_return_address_is_compared_with_the_end_of_the_text_segment() {
     Attack::of("A1", A1).succeeds();
+}
+
+/// Takes the place of what start-up code hands its list of unwind entries to, and looks up the caller there.
+const A1_LIST: &str = r#"
+#include <stdio.h>
+#include <string.h>
+static const char *list;
+void __register_frame_info(const void *begin, void *object) { list = begin; }
+void *__deregister_frame_info(const void *begin) { return 0; }
+__attribute__((noinline)) int is_described(void) {
+  unsigned long pc = (unsigned long)__builtin_return_address(0);
+  int length, id, start, size;
+  for (const char *at = list; memcpy(&length, at, 4), length; at += 4 + length) {
+    memcpy(&id, at + 4, 4); memcpy(&start, at + 8, 4); memcpy(&size, at + 12, 4);
+    if (id && pc - ((unsigned long)at + 8 + start) < (unsigned)size) return 1;
+  }
+  return 0;
+}
+__attribute__((noinline)) int caller(int n) { int all = 0; for (int i = 0; i < n; i++) all += is_described(); return all; }
+int main(void) { printf("%d\n", caller(1000)); return 0; }
+"#;
+
+/// Of a static program whose unwind table no program header tells of. Others than its own unwinder ask for the header
+/// that is added.
+#[test]
+fn a_registered_list_of_unwind_entries_is_searched_alone() {
+    let linked = ["-static", "-no-pie", "-fno-pie", "-Wl,-z,muldefs"];
+    Attack {
+        flags: Some(&linked),
+        ..Attack::of("A1", A1_LIST)
+    }
+    .succeeds();
 }
 
 /// The first instruction of a function that control also runs into from the one before: the jump to its counter

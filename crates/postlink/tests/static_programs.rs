@@ -1,6 +1,6 @@
 //! Static programs of the GNU tools as distributions ship them: at a fixed address, stripped, without kept relocations,
-//! and with an unwind table that no program header tells of, as their start-up code registers it. A header is added, and
-//! exceptions and backtraces go on; and what becomes of those in which nobody looks for one, or which have no table.
+//! and with an unwind table that no program header tells of, as their start-up code registers it. A header is added,
+//! and exceptions and backtraces go on; and what becomes of those in which nobody looks for one, or that have no table.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,9 +27,19 @@ const SOURCE: &str = r#"
 #define N __attribute__((noinline, noipa))
 static int gone;
 struct Gone { int by; ~Gone() { gone += by; } };
-N int fails(int k) { Gone g{k}; if (k % 3 == 0) throw std::out_of_range("three"); if (k % 5 == 0) throw std::string("five"); return k; }
+N int fails(int k) {
+  Gone g{k};
+  if (k % 3 == 0) throw std::out_of_range("three");
+  if (k % 5 == 0) throw std::string("five");
+  return k;
+}
 N int outer(int k) { Gone g{1}; try { return fails(k) + 1; } catch (std::string &s) { return (int)s.size() * 100; } }
-N int frames(int depth) { void *list[64]; int n = depth ? frames(depth - 1) : backtrace(list, 64); __asm__ volatile(""); return n; }
+N int frames(int depth) {
+  void *list[64];
+  int n = depth ? frames(depth - 1) : backtrace(list, 64);
+  __asm__ volatile("");
+  return n;
+}
 static std::jmp_buf place;
 N void leaves(int k) { if (k % 7 == 0) std::longjmp(place, k + 1); }
 static void cleaned(void *p) { ++*(int *)p; }
@@ -71,13 +81,15 @@ N void print(unsigned h) {
   call(1, 1, text, 9);
 }
 void begins(void) { print(fold(4000)); call(60, 0, 0, 0); }
-__asm__(".text\n.globl _start\n.type _start,@function\n_start:\nxor %ebp,%ebp\nand $-16,%rsp\ncall begins\nhlt\n.size _start,.-_start\n");
+__asm__(".text\n.globl _start\n.type _start,@function\n_start:\nxor %ebp,%ebp\nand $-16,%rsp\ncall begins\nhlt\n"
+  ".size _start,.-_start\n");
 "#;
 
 /// What names a personality routine.
 const HANDLES: &str = r#"
 void personality(void) {}
-__asm__(".text\n.type handled,@function\nhandled:\n.cfi_startproc\n.cfi_personality 3,personality\nret\n.cfi_endproc\n.size handled,.-handled\n");
+__asm__(".text\n.type handled,@function\nhandled:\n.cfi_startproc\n"
+  ".cfi_personality 3,personality\nret\n.cfi_endproc\n.size handled,.-handled\n");
 "#;
 
 fn checked(folder: &Folder, input: &str, output: &str) -> (Vec<u8>, Vec<u8>, Report) {
@@ -293,6 +305,24 @@ fn what_throws_nothing_needs_nobody_who_looks_for_headers() {
         said.contains("neither unwind entries nor symbols of functions"),
         "{said}"
     );
+}
+
+/// Of musl's C library: nothing is thrown, and no unwinder is there.
+#[test]
+fn a_static_program_of_musl_is_optimised() {
+    if !is_installed("musl-gcc") {
+        return;
+    }
+    let source = ALONE.split("void begins").next().expect("a part");
+    let source = source.to_owned() + "int main(void) { print(fold(4000)); return 0; }";
+    let folder = Folder::new();
+    program(
+        &folder,
+        "musl-gcc",
+        &source,
+        &["-xc", "-no-pie", "-fno-pie", "-s"],
+    );
+    comes_out_right(&folder, &[]);
 }
 
 /// A library has no header if its linker was told so. Nobody is known who finds its entries.

@@ -65,8 +65,8 @@ fn asks(input: &Elf<'_>) -> bool {
     })
 }
 
-/// Whether the first of some instructions of AArch64 is `mov` of one half of the number, and one of the others `movk` of
-/// the other half to the same register.
+/// Whether the first of some instructions of AArch64 is `mov` of one half of the number, and one of the others `movk`
+/// of the other half to the same register.
 fn put_together(words: &[u32]) -> bool {
     let halves = [(PT_GNU_EH_FRAME & 0xffff, 0u32), (PT_GNU_EH_FRAME >> 16, 1)];
     let [low, high] = halves.map(|(value, half)| half << 21 | value << 5);
