@@ -678,6 +678,18 @@ impl<A: Read, B: Read> Comparison<A, B> {
             {
                 class = Class::Headers;
             }
+            // So does who has done that for code outside (`dl_iterate_phdr`), with what was calculated of them.
+            let comes_back = from.kind == Kind::Return
+                && from_inside
+                && !self.values.is_of_module(from.to, false);
+            if class == Class::Unknown
+                && comes_back
+                && self.machine.is_scratch(i)
+                && !self.machine.is_result(i)
+                && self.outcome.classes.contains_key(&Class::Headers)
+            {
+                class = Class::Headers;
+            }
             self.outcome.find(&self.values, class, (a, b), || {
                 let name = |address| self.values.describe(address, false);
                 format!(

@@ -256,6 +256,18 @@ impl<R: Read> Side<R> {
         Some(event)
     }
 
+    /// The function whose first instructions a stub has done before it goes on at an address.
+    fn entered_behind(&self, module: &Module, address: u64) -> u64 {
+        // What a jump at an entry overwrites ends sooner.
+        const LONGEST: u64 = 32;
+        let base = self.base.unwrap_or(0);
+        let link = address.wrapping_sub(base);
+        match module.old.function(link) {
+            Some((start, _)) if link - start < LONGEST => base.wrapping_add(start),
+            _ => address,
+        }
+    }
+
     fn is_skipped(&self, address: u64) -> bool {
         let Some(base) = self.base else { return false };
         let link = address.wrapping_sub(base);
@@ -474,7 +486,8 @@ impl<R: Read> Side<R> {
                     && self.skipping.is_none()
                     && self.is_skipped(event.to) =>
                 {
-                    event
+                    let to = self.entered_behind(module, event.to);
+                    Box::new(Event { to, ..*event })
                 }
                 // A check that found nothing to do.
                 None if event.kind == Kind::Other => return None,
@@ -601,23 +614,26 @@ mod tests {
         let mut called = event(1, 0x1008, 0x1010);
         // The stack pointer when the function is entered that ends in the jump.
         called[4 + 4] = 0x7000;
-        let items = items_of(
-            &module,
-            &[
-                MODULE.to_vec(),
-                called,
-                event(0, 0x3210, 0x1100),
-                event(1, 0x1150, 0x1010),
-                event(2, 0x1020, 0x1155),
-            ],
-        );
-        let [Item::Event(call), Item::Event(entered)] = &items[..] else {
-            panic!("{items:?}")
-        };
-        assert_eq!(
-            (call.to, entered.to, entered.skipped),
-            (0x1010, 0x1100, true)
-        );
+        // Behind the first instructions if the stub has done these.
+        for (to, entry) in [(0x1100, 0x1100), (0x1104, 0x1100), (0x1180, 0x1180)] {
+            let items = items_of(
+                &module,
+                &[
+                    MODULE.to_vec(),
+                    called.clone(),
+                    event(0, 0x3210, to),
+                    event(1, 0x1150, 0x1010),
+                    event(2, 0x1020, 0x1155),
+                ],
+            );
+            let [Item::Event(call), Item::Event(entered)] = &items[..] else {
+                panic!("{items:?}")
+            };
+            assert_eq!(
+                (call.to, entered.to, entered.skipped),
+                (0x1010, entry, true)
+            );
+        }
     }
 
     /// Passes let calls go where a stub of the procedure linkage table goes.

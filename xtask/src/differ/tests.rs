@@ -347,6 +347,28 @@ fn what_inserted_code_left_on_the_stack_is_stored_in_a_program_with_threads() {
     assert!(!stores(place, garbage, other).is_good());
 }
 
+/// A function that code outside calls goes through the program headers, and leaves what it has calculated.
+#[test]
+fn what_was_calculated_of_headers_is_left_in_scratch_registers() {
+    let comes_back = |headers: bool, to: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, number, value) in [(&mut old, 11, 5), (&mut new, 12, 6)] {
+            // The number of headers is in the header of the file.
+            let at = BASE + if headers { 0x1038 } else { 0x2010 };
+            let number = if headers { number } else { 11 };
+            stream.record(9, 2, &[BASE + 0x1108, at, number]);
+            stream.event(RETURN, 0x1110, to, value);
+        }
+        compare(&old, &new, false)
+    };
+    let outcome = comes_back(true, 0x9000_0000);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Headers].count, 2);
+    // Nobody has looked at headers; it comes back to the module.
+    assert!(!comes_back(false, 0x9000_0000).is_good());
+    assert!(!comes_back(true, 0x1100).is_good());
+}
+
 /// A structure is copied in pieces that overlap, with the lowest byte of a return address in its padding.
 #[test]
 fn a_part_of_a_word_that_is_explained_is_loaded() {
