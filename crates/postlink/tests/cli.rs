@@ -154,10 +154,7 @@ fn a_program_cut_short_anywhere_is_an_error_or_works_and_never_a_panic() {
 fn what_needs_kept_relocations_says_how_to_link() {
     let folder = Folder::new();
     let program = folder.compile("plain", PROGRAM, &[]);
-    for needs in [
-        &["--relocations", "kept"][..],
-        &["--mode", "function-coverage"],
-    ] {
+    for needs in [&["--relocations", "kept"][..], &["--mode", "call-graph"]] {
         let arguments = [&["instrument", "plain", "-o", "out"], needs].concat();
         let message = folder.fail(1, &arguments);
         assert!(

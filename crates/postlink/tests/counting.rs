@@ -253,11 +253,13 @@ fn pointers_that_begin_with_imported_functions_may_hold_others_later() {
         assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
         folder.postlink(&["convert", "run.plraw", "--binary", "app", "-o", "app.fdata"]);
         let records = std::fs::read_to_string(folder.path("app.fdata")).expect("it was written");
-        for (from, to, count) in [("work", "own", 500), ("last", "none", 1000)] {
+        // A jump through a pointer may continue in old code without kept relocations, and is not recorded.
+        let calls = [("work", "own", 500), ("last", "none", 1000)];
+        for (from, to, count) in &calls[..flags.len() - 1] {
             let is_that = |line: &&str| {
                 let words: Vec<&str> = line.split(' ').collect();
                 matches!(words[..], ["1", caller, _, "1", callee, "0", _, times]
-                    if caller == from && callee == to && times == count.to_string())
+                    if caller == *from && callee == *to && times == count.to_string())
             };
             let found = records.lines().filter(is_that).count();
             assert_eq!(found, 1, "{flags:?}: {from} to {to} in {records}");
