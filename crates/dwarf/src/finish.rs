@@ -51,8 +51,45 @@ impl Places<'_> {
     }
 }
 
-/// Replaced bytes of `.debug_info`.
-pub(crate) type Pieces = Vec<(Range<u64>, Vec<u8>)>;
+/// Replaced bytes of `.debug_info`: millions of a few bytes each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pieces {
+    /// Where each begins, how many bytes were there, and how many take their place.
+    list: Vec<(u64, u32, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Pieces {
+    /// Says what the bytes replace that were appended from a place on.
+    fn end(&mut self, old: Range<u64>, from: usize) {
+        // A unit has less than 4 GiB.
+        let (old_len, new_len) = (old.end - old.start, self.bytes.len() - from);
+        self.list.push((old.start, old_len as u32, new_len as u32));
+    }
+
+    fn push(&mut self, old: Range<u64>, new: &[u8]) {
+        let from = self.bytes.len();
+        self.bytes.extend_from_slice(new);
+        self.end(old, from);
+    }
+
+    /// Number of pieces, and of new bytes.
+    pub fn size(&self) -> (usize, usize) {
+        (self.list.len(), self.bytes.len())
+    }
+
+    /// What is replaced, and by what, in the order in which it came.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.list.iter().map(move |(start, old_len, new_len)| {
+            let (new, after) = rest
+                .split_at_checked(*new_len as usize)
+                .unwrap_or((rest, &[]));
+            rest = after;
+            (*start..*start + u64::from(*old_len), new)
+        })
+    }
+}
 
 /// Writes what changes in a unit.
 pub(crate) fn unit(
@@ -73,7 +110,7 @@ pub(crate) fn unit(
         patches: &plan.patches,
         report: &mut plan.report,
     };
-    let mut out = Pieces::new();
+    let mut out = Pieces::default();
     let abbrev = places
         .changes
         .get(crate::Section::Abbrev)
@@ -84,7 +121,7 @@ pub(crate) fn unit(
         let mut bytes = Vec::new();
         put_number(&mut bytes, abbrev, unit.encoding.offset_size);
         let start = unit.abbrev_field as u64;
-        out.push((start..start + bytes.len() as u64, bytes));
+        out.push(start..start + bytes.len() as u64, &bytes);
     }
     // The header may have a number that changes, after this field.
     let mut at = unit.abbrev_field + usize::from(unit.encoding.offset_size);
@@ -96,7 +133,7 @@ pub(crate) fn unit(
         };
         let alternate = additions.alternates.get(&conversion.demand);
         let bytes = finish.conversion(&entry, conversion, alternate)?;
-        out.push((start as u64..entry.end as u64, bytes));
+        out.push(start as u64..entry.end as u64, &bytes);
         at = entry.end;
     }
     finish.fields(at..unit.end, &mut out)?;
@@ -111,13 +148,13 @@ struct Finish<'a> {
     report: &'a mut Report,
 }
 
-impl Finish<'_> {
+impl<'a> Finish<'a> {
     fn error(&self, at: usize, what: impl Into<String>) -> Error {
         Error::new(self.unit.section.name(), at as u64, what)
     }
 
     /// Patches of an interval of the section.
-    fn patches(&self, range: Range<usize>) -> &[Patch] {
+    fn patches(&self, range: Range<usize>) -> &'a [Patch] {
         let at = |p: &Patch| self.unit.start + p.at as usize;
         let from = self.patches.partition_point(|p| at(p) < range.start);
         stretch(self.patches, from, |p| at(p) < range.end)
@@ -163,9 +200,8 @@ impl Finish<'_> {
         }))
     }
 
-    /// The bytes of a field.
-    fn field(&self, patch: &Patch, number: u64) -> Result<Vec<u8>, Error> {
-        let mut out = Vec::with_capacity(usize::from(patch.size));
+    /// Appends the bytes of a field.
+    fn field(&self, patch: &Patch, number: u64, out: &mut Vec<u8>) -> Result<(), Error> {
         let room = if patch.uleb {
             uleb_len(number) <= usize::from(patch.size)
         } else {
@@ -176,23 +212,21 @@ impl Finish<'_> {
             return Err(self.error(self.unit.start + patch.at as usize, what));
         }
         if patch.uleb {
-            put_uleb_padded(&mut out, number, usize::from(patch.size))
+            put_uleb_padded(out, number, usize::from(patch.size))
         } else {
-            put_number(&mut out, number, patch.size)
+            put_number(out, number, patch.size)
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Writes the fields that change in an interval.
     fn fields(&mut self, range: Range<usize>, out: &mut Pieces) -> Result<(), Error> {
-        let patches = self.patches(range).to_vec();
-        for patch in &patches {
+        for patch in self.patches(range) {
             if let Some(number) = self.number(patch)? {
                 let start = (self.unit.start + patch.at as usize) as u64;
-                out.push((
-                    start..start + u64::from(patch.size),
-                    self.field(patch, number)?,
-                ));
+                let from = out.bytes.len();
+                self.field(patch, number, &mut out.bytes)?;
+                out.end(start..start + u64::from(patch.size), from);
             }
         }
         Ok(())
@@ -203,11 +237,11 @@ impl Finish<'_> {
         let base = out.len();
         let bytes = range.start as u64..range.end as u64;
         out.extend_from_slice(part(self.data, bytes, self.unit.section.name())?);
-        let mut pieces = Pieces::new();
+        let mut pieces = Pieces::default();
         self.fields(range.clone(), &mut pieces)?;
-        for (place, bytes) in pieces {
+        for (place, bytes) in pieces.iter() {
             let from = base + place.start as usize - range.start;
-            if !put_at(out, from, &bytes) {
+            if !put_at(out, from, bytes) {
                 let what = "a field that goes past the end of what is copied";
                 return Err(self.error(place.start as usize, what));
             }

@@ -152,6 +152,8 @@ pub struct AddressMap {
     reused: Vec<Range<u64>>,
     pointers: Vec<(u64, u64)>,
     executable: Vec<Range<u64>>,
+    /// Of bodies, and of runs.
+    found: (Index, Index),
     /// Tells maps apart.
     digest: u64,
 }
@@ -206,10 +208,24 @@ impl AddressMap {
             let lengths = u64::from(run.old_len) << 32 | u64::from(run.new_len);
             mix(mix(mix(digest, run.old), run.new), lengths)
         });
+        let runs = joined(&parts.runs, &parts.bodies);
+        let bodies = parts.bodies;
+        let start = |first: Option<u64>| first.unwrap_or(0);
+        let found = (
+            Index::new(
+                start(bodies.first().map(|b| b.start)),
+                bodies.iter().map(|b| b.end),
+            ),
+            Index::new(
+                start(runs.first().map(|r| r.old)),
+                runs.iter().map(Run::old_end),
+            ),
+        );
         Ok(AddressMap {
             digest,
-            runs: joined(&parts.runs, &parts.bodies),
-            bodies: parts.bodies,
+            found,
+            runs,
+            bodies,
             added: parts.added,
             entry_jumps: parts.entry_jumps,
             entry_blocks: parts.entry_blocks,
@@ -258,7 +274,7 @@ impl AddressMap {
 
     /// Runs that have an old byte in the interval.
     pub fn runs_in(&self, old: &Range<u64>) -> &[Run] {
-        let from = self.runs.partition_point(|r| r.old_end() <= old.start);
+        let from = self.found.1.ended(&self.runs, old.start, Run::old_end);
         stretch(&self.runs, from, |r| r.old < old.end)
     }
 
@@ -282,18 +298,27 @@ impl AddressMap {
 
     /// Bodies that share bytes with the interval.
     pub fn bodies_in(&self, old: &Range<u64>) -> &[Range<u64>] {
-        let from = self.bodies.partition_point(|b| b.end <= old.start);
+        let from = self.body_after(old.start);
         stretch(&self.bodies, from, |b| b.start < old.end)
+    }
+
+    /// The first body that ends behind an address.
+    fn body_after(&self, old: u64) -> usize {
+        self.found.0.ended(&self.bodies, old, |b| b.end)
     }
 
     /// Whether the interval is code, and some of it moved.
     pub fn touches(&self, old: &Range<u64>) -> bool {
-        old.start < old.end && self.is_code(old.start) && !self.bodies_in(old).is_empty()
+        old.start < old.end && self.is_code(old.start) && {
+            let body = self.bodies.get(self.body_after(old.start));
+            body.is_some_and(|b| b.start < old.end)
+        }
     }
 
     /// Whether the address was in a function that moved.
     pub fn is_moved(&self, old: u64) -> bool {
-        holder(&self.bodies, old).is_some()
+        let body = self.bodies.get(self.body_after(old));
+        body.is_some_and(|b| b.start <= old)
     }
 
     /// Whether the address is in executable bytes of the input.
@@ -341,7 +366,10 @@ impl AddressMap {
 
     /// The union of the intervals, in new code.
     pub fn intervals(&self, old: &[Range<u64>]) -> Vec<Range<u64>> {
-        normal(old.iter().flat_map(|r| self.interval(r)).collect())
+        match old {
+            [one] => self.interval(one),
+            _ => normal(old.iter().flat_map(|r| self.interval(r)).collect()),
+        }
     }
 
     /// Where a unit's code is: its old intervals, whose bytes are still there, without what other code took,
@@ -485,7 +513,7 @@ impl AddressMap {
 
     /// The run that holds an old byte.
     pub fn run_at(&self, old: u64) -> Option<&Run> {
-        let i = self.runs.partition_point(|r| r.old_end() <= old);
+        let i = self.found.1.ended(&self.runs, old, Run::old_end);
         self.runs.get(i).filter(|r| r.old <= old)
     }
 }
@@ -493,8 +521,68 @@ impl AddressMap {
 /// Elements of a sorted list from one on, as long as `inside` holds.
 pub(crate) fn stretch<T>(sorted: &[T], from: usize, inside: impl Fn(&T) -> bool) -> &[T] {
     let rest = sorted.get(from..).unwrap_or_default();
-    let len = rest.partition_point(inside);
-    rest.get(..len).unwrap_or_default()
+    // Nearly always they are few, in lists of a million: the last one is looked for among twice as many each time.
+    let mut near = 1;
+    while near < rest.len() && rest.get(near).is_some_and(&inside) {
+        near *= 2;
+    }
+    let near = rest.get(..near).unwrap_or(rest);
+    let len = near.partition_point(inside);
+    near.get(..len).unwrap_or_default()
+}
+
+/// Finds stretches of a sorted list by address without a search of all of it: how many end in front of each of about
+/// twice as many places, all of them as far apart.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    start: u64,
+    /// Logarithm of the distance.
+    shift: u32,
+    before: Vec<u32>,
+}
+
+impl Index {
+    /// Of a list by the ends of its stretches, which ascend; `start` is that of the first.
+    fn new(start: u64, ends: impl ExactSizeIterator<Item = u64> + Clone) -> Index {
+        let count = ends.len() as u64;
+        let Some(last) = ends.clone().last().filter(|_| u32::try_from(count).is_ok()) else {
+            return Index::default();
+        };
+        let distance = last.saturating_sub(start) / (2 * count) + 1;
+        let shift = (u64::BITS - distance.leading_zeros()).min(u64::BITS - 1);
+        let places = (last.saturating_sub(start) >> shift) + 2;
+        let mut before = Vec::with_capacity(places as usize);
+        for (number, end) in (0..).zip(ends) {
+            // The first places whose stretches with smaller ends are all known.
+            let place = end.saturating_sub(start).div_ceil(1 << shift);
+            while (before.len() as u64) < place {
+                before.push(number);
+            }
+        }
+        before.push(count as u32);
+        Index {
+            start,
+            shift,
+            before,
+        }
+    }
+
+    /// The number of stretches that end at an address or in front of it.
+    fn ended<T>(&self, list: &[T], at: u64, end: impl Fn(&T) -> u64) -> usize {
+        let Some(distance) = at.checked_sub(self.start) else {
+            return 0;
+        };
+        let place = usize::try_from(distance >> self.shift).unwrap_or(usize::MAX);
+        let known = |place: usize| self.before.get(place).map(|n| *n as usize);
+        let from = known(place).unwrap_or(if self.before.is_empty() {
+            0
+        } else {
+            list.len()
+        });
+        let to = known(place.saturating_add(1)).unwrap_or(list.len());
+        let part = list.get(from..to).unwrap_or_default();
+        from + part.partition_point(|x| end(x) <= at)
+    }
 }
 
 /// The range that holds an address, of disjoint ascending ones.
@@ -520,14 +608,14 @@ fn disjoint(what: &'static str, sorted: &[Range<u64>]) -> Result<(), MapError> {
 pub fn normal(mut list: Vec<Range<u64>>) -> Vec<Range<u64>> {
     list.retain(|r| r.start < r.end);
     list.sort_unstable_by_key(|r| (r.start, r.end));
-    let mut out: Vec<Range<u64>> = Vec::with_capacity(list.len());
-    for r in list {
-        match out.last_mut() {
-            Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
-            _ => out.push(r),
+    list.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
         }
-    }
-    out
+        joins
+    });
+    list
 }
 
 /// Joins runs of equal displacement that follow each other in old and in new code and in the same body.
@@ -556,6 +644,42 @@ fn joined(sorted: &[Run], bodies: &[Range<u64>]) -> Vec<Run> {
 mod tests {
     use super::*;
     use arbitrary::Unstructured;
+
+    #[test]
+    fn what_the_index_finds_is_what_a_search_finds() {
+        arbtest::arbtest(|u| {
+            let mut list = Vec::new();
+            let mut at = u.int_in_range(0..=1 << 40)?;
+            for _ in 0..u.int_in_range(0..=40)? {
+                let (wide, long) = (u.int_in_range(0..=20)?, u.int_in_range(0..=12)?);
+                let gap = u.int_in_range(0..=1u64 << wide)?;
+                let len = u.int_in_range(1..=1u64 << long)?;
+                list.push(at + gap..at + gap + len);
+                at += gap + len;
+            }
+            let start = list.first().map_or(0, |r| r.start);
+            let index = Index::new(start, list.iter().map(|r| r.end));
+            let near = list
+                .iter()
+                .flat_map(|r| [r.start, r.end - 1, r.end, r.end + 1]);
+            let all: Vec<u64> = near
+                .chain([0, 1, start.saturating_sub(1), u64::MAX])
+                .collect();
+            for at in all {
+                let expected = list.partition_point(|r| r.end <= at);
+                assert_eq!(
+                    index.ended(&list, at, |r| r.end),
+                    expected,
+                    "{list:x?} {at:#x}"
+                );
+                let old = at..at.saturating_add(u.int_in_range(0..=5000)?);
+                let inside = list.iter().skip(expected).filter(|r| r.start < old.end);
+                let found = stretch(&list, expected, |r| r.start < old.end);
+                assert_eq!(found.len(), inside.count());
+            }
+            Ok(())
+        });
+    }
 
     fn run(old: u64, old_len: u32, new: u64, new_len: u32, tail: u32) -> Run {
         Run {

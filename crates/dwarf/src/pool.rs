@@ -126,9 +126,14 @@ pub(crate) struct Contribution {
     offset_size: u8,
 }
 
-/// Where pools without headers are, by their first entries.
+/// Where pools are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Extents(Vec<u64>);
+pub(crate) struct Extents {
+    /// First entries of those without headers, ascending.
+    without: Vec<u64>,
+    /// Those with headers, ascending; none if there are others.
+    with: Vec<Contribution>,
+}
 
 impl Extents {
     /// Takes the first entries of all pools that units of the program name. With headers among them there are no
@@ -150,45 +155,53 @@ impl Extents {
         if headers || !whole {
             out.clear();
         }
-        Extents(out)
+        let with = if out.is_empty() {
+            contributions(section)
+        } else {
+            Vec::new()
+        };
+        Extents { without: out, with }
     }
 
     /// What is known of the pool whose first entry is at `base`.
     pub fn of(&self, section: &[u8], base: u64) -> Option<Contribution> {
-        let Ok(i) = self.0.binary_search(&base) else {
-            return contribution(section, base);
+        let Ok(i) = self.without.binary_search(&base) else {
+            let i = self.with.binary_search_by_key(&base, |c| c.base).ok()?;
+            return self.with.get(i).copied();
         };
         Some(Contribution {
             start: base,
             base,
-            end: self.0.get(i + 1).copied().unwrap_or(section.len() as u64),
+            end: self
+                .without
+                .get(i + 1)
+                .copied()
+                .unwrap_or(section.len() as u64),
             offset_size: 0,
         })
     }
 }
 
-/// The contribution whose first entry is at `base`, if the section is a sequence of them.
-fn contribution(section: &[u8], base: u64) -> Option<Contribution> {
-    let mut at = 0;
-    while at < section.len() as u64 && at < base {
-        let mut r = Reader::new(section, at, Section::Addr.name()).ok()?;
-        let offset_size = r.unit_length().ok()?;
-        let (version, address_size, segment_size) = (r.u16().ok()?, r.u8().ok()?, r.u8().ok()?);
-        if (version, address_size, segment_size) != (5, 8, 0) {
-            return None;
-        }
-        let c = Contribution {
-            start: at,
-            base: r.at as u64,
-            end: r.end as u64,
-            offset_size,
-        };
-        if c.base == base {
-            return Some(c);
-        }
-        at = c.end;
+/// The contributions that a section begins with.
+fn contributions(section: &[u8]) -> Vec<Contribution> {
+    let mut out = Vec::new();
+    while let Some(c) = contribution(section, out.last().map_or(0, |c: &Contribution| c.end)) {
+        out.push(c);
     }
-    None
+    out
+}
+
+/// The contribution at an offset.
+fn contribution(section: &[u8], at: u64) -> Option<Contribution> {
+    let mut r = Reader::new(section, at, Section::Addr.name()).ok()?;
+    let offset_size = r.unit_length().ok()?;
+    let fields = (r.u16().ok()?, r.u8().ok()?, r.u8().ok()?);
+    (fields == (5, 8, 0)).then_some(Contribution {
+        start: at,
+        base: r.at as u64,
+        end: r.end as u64,
+        offset_size,
+    })
 }
 
 /// Decides about one pool. Returns an outcome per user. Entries without users are given to others if `users` are all.
@@ -337,7 +350,7 @@ mod tests {
             user(2, 0x3000, UserKind::Scope),
             user(2, 0xa000, FIELD),
         ];
-        let own = contribution(&section, 8);
+        let own = contribution(&section, 0);
         let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
         use Outcome::{Index, Same, Without};
         assert_eq!(
@@ -365,7 +378,7 @@ mod tests {
         let section = section(200);
         let users = [user(0, 0x1000, UserKind::Keep), user(0, 0x5, FIELD)];
         assert_eq!(
-            resolve(&section, 8, contribution(&section, 8), &users, false).1,
+            resolve(&section, 8, contribution(&section, 0), &users, false).1,
             [Outcome::Same, Outcome::Lost]
         );
     }
@@ -380,7 +393,7 @@ mod tests {
             .collect();
         let first = users.len();
         users.extend([0x5, 0x6, 0x5, 0x8].map(|want| user(0, want, FIELD)));
-        let own = contribution(&section, 8);
+        let own = contribution(&section, 0);
         let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
         use Outcome::{Index, Lost};
         // The third such entry has an index of two bytes.

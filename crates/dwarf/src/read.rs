@@ -109,6 +109,14 @@ impl<'d> Reader<'d> {
     /// A number in ULEB128, which may be longer than it needs to be.
     #[inline]
     pub fn uleb(&mut self) -> Result<u64, Error> {
+        // Most have one byte.
+        if let Some(byte) = self.data.get(self.at)
+            && *byte < 0x80
+            && self.at < self.end
+        {
+            self.at += 1;
+            return Ok(u64::from(*byte));
+        }
         self.leb("ULEB128", |bytes| bytes.unsigned(usize::MAX))
     }
 

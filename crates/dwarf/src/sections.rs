@@ -117,6 +117,12 @@ impl Changes {
         &mut self.by_section[section as usize]
     }
 
+    /// Sections that change, with what changes in them.
+    pub fn into_sections(self) -> impl Iterator<Item = (Section, Splices)> {
+        let all = Section::ALL.into_iter().zip(self.by_section);
+        all.filter(|(_, splices)| !splices.is_empty())
+    }
+
     /// Sections that change.
     pub fn sections(&self) -> impl Iterator<Item = (Section, &Splices)> {
         let all = Section::ALL.into_iter().map(|s| (s, self.get(s)));

@@ -69,6 +69,12 @@ impl Splices {
         self.bytes.extend_from_slice(new);
     }
 
+    /// Makes room for so many more splices and new bytes.
+    pub(crate) fn reserve(&mut self, splices: usize, bytes: usize) {
+        self.list.reserve_exact(splices);
+        self.bytes.reserve_exact(bytes);
+    }
+
     /// Says that the splices from the `first` on are those of one part of the section.
     pub(crate) fn end_part(&mut self, old: Range<u64>, first: usize) {
         if first < self.list.len() {
@@ -128,14 +134,20 @@ impl Splices {
         self.list.len()
     }
 
+    /// The i-th: the old bytes that are replaced, and what replaces them.
+    pub fn get(&self, i: usize) -> Option<(Range<u64>, &[u8])> {
+        let splice = self.list.get(i)?;
+        let end = self
+            .list
+            .get(i + 1)
+            .map_or(self.bytes.len(), |next| next.bytes);
+        let new = self.bytes.get(splice.bytes..end).unwrap_or_default();
+        Some((splice.start..splice.end, new))
+    }
+
     /// The old bytes that are replaced and what replaces them, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
-        let ends = self.list.iter().skip(1).map(|next| next.bytes);
-        let ends = ends.chain(std::iter::once(self.bytes.len()));
-        self.list.iter().zip(ends).map(|(splice, end)| {
-            let new = self.bytes.get(splice.bytes..end).unwrap_or_default();
-            (splice.start..splice.end, new)
-        })
+        (0..self.list.len()).filter_map(|i| self.get(i))
     }
 
     /// Length of the section that was `old_len` bytes long.

@@ -221,7 +221,36 @@ pub(crate) struct Entry<'t> {
     pub attributes: Attributes,
 }
 
-impl Entry<'_> {
+/// An entry without its attributes.
+struct Head<'t> {
+    start: usize,
+    values: usize,
+    end: usize,
+    depth: u32,
+    declaration: &'t Declaration,
+}
+
+impl<'t> Entry<'t> {
+    fn new(head: Head<'t>, attributes: Attributes) -> Self {
+        Entry {
+            start: head.start,
+            values: head.values,
+            end: head.end,
+            depth: head.depth,
+            declaration: head.declaration,
+            attributes,
+        }
+    }
+
+    /// Becomes another one, whose attributes it has already.
+    fn set(&mut self, head: Head<'t>) {
+        self.start = head.start;
+        self.values = head.values;
+        self.end = head.end;
+        self.depth = head.depth;
+        self.declaration = head.declaration;
+    }
+
     /// The attribute of a name.
     pub fn get(&self, name: u16) -> Option<&Attribute> {
         self.attributes.iter().find(|a| a.name == name)
@@ -259,6 +288,32 @@ impl<'a, 'd> Entries<'a, 'd> {
 
     /// The next entry; `None` at the unit's end. Ends of lists of children are passed over.
     pub fn next(&mut self) -> Result<Option<Entry<'a>>, Error> {
+        let mut attributes = Attributes::new();
+        let head = self.head(&mut attributes)?;
+        Ok(head.map(|head| Entry::new(head, attributes)))
+    }
+
+    /// Visits the other entries. There are tens of millions of them, and one with its attributes is some two hundred
+    /// bytes, so all are read into the same place.
+    pub fn for_each(
+        mut self,
+        mut visit: impl FnMut(&Entry<'a>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(mut entry) = self.next()? else {
+            return Ok(());
+        };
+        loop {
+            visit(&entry)?;
+            entry.attributes.clear();
+            let Some(head) = self.head(&mut entry.attributes)? else {
+                return Ok(());
+            };
+            entry.set(head);
+        }
+    }
+
+    /// Reads an entry, its attributes into a list that is empty.
+    fn head(&mut self, attributes: &mut Attributes) -> Result<Option<Head<'a>>, Error> {
         while !self.reader.is_empty() {
             let start = self.reader.at;
             let code = self.reader.uleb()?;
@@ -275,7 +330,6 @@ impl<'a, 'd> Entries<'a, 'd> {
                 return Err(self.reader.error(what));
             };
             let values = self.reader.at;
-            let mut attributes = Attributes::new();
             for step in &declaration.steps {
                 self.reader.bytes(u64::from(step.skip))?;
                 let mut f = step.form;
@@ -294,18 +348,17 @@ impl<'a, 'd> Entries<'a, 'd> {
                 }
             }
             self.reader.bytes(u64::from(declaration.rest))?;
-            let entry = Entry {
+            let head = Head {
                 start,
                 values,
                 end: self.reader.at,
                 depth: self.depth,
                 declaration,
-                attributes,
             };
             if declaration.children {
                 self.depth += 1;
             }
-            return Ok(Some(entry));
+            return Ok(Some(head));
         }
         Ok(None)
     }
@@ -318,6 +371,8 @@ pub(crate) struct Root {
     pub base: u64,
     /// Where index 0 of the address pool is.
     pub addr_base: Option<u64>,
+    /// No other unit names that pool.
+    pub has_own_pool: bool,
     pub rnglists_base: Option<u64>,
     pub loclists_base: Option<u64>,
     /// The line program.

@@ -15,7 +15,7 @@
 //! | everything else that is loaded | the input, with patches (`patches`) |
 //! | holes between the input's segments | appended sections that may be there |
 //! | new segment, executable if code is appended | sections that made way for the program headers, then the appended ones |
-//! | what is not loaded, in the input's order | new notes; debug sections and the like, unchanged or replaced; symbols (`symbols`) and names rewritten; no kept relocations |
+//! | what is not loaded, in the input's order | new notes; debug sections and the like, unchanged, edited or replaced; symbols (`symbols`) and names rewritten; no kept relocations |
 //! | section headers | new (`sections`) |
 //! | what was after the end of the input's last part | the input (archives that programs carry after themselves) |
 //!
@@ -43,8 +43,11 @@ mod segments;
 mod symbols;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use self::hole::{Hole, Way};
 use self::patches::Patches;
@@ -87,11 +90,28 @@ impl NewKind {
     }
 }
 
+/// Edits of a section's bytes: what none of them names stays. So a large section of which little changes is not in
+/// memory a second time.
+pub trait Edits: fmt::Debug + Send + Sync {
+    /// The i-th: the old bytes that are replaced, by offsets in the section, and the new ones. They ascend and do not
+    /// overlap.
+    fn get(&self, i: usize) -> Option<(Range<u64>, &[u8])>;
+}
+
+/// New bytes of a section.
+#[derive(Clone, Debug)]
+pub enum NewBytes {
+    /// All of them.
+    Whole(Vec<u8>),
+    /// The input's, edited.
+    Edited(Arc<dyn Edits>),
+}
+
 /// New contents of a section that is not loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Replacement {
     /// The bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: NewBytes,
     /// Whether they are compressed, with their header (`SHF_COMPRESSED`).
     pub compressed: bool,
     /// New `sh_addralign`, 0 to keep it.
@@ -675,6 +695,17 @@ impl<'d> Writer<'d> {
     /// something else makes its contents.
     pub fn replace(&mut self, section: usize, with: Replacement) -> Result<(), FormatError> {
         let index = self.unloaded(section, "new contents")?;
+        if let (NewBytes::Edited(edits), Some(s)) = (&with.bytes, self.elf.sections.get(section)) {
+            output::edited_len(s.size, &**edits).map_err(|at| {
+                FormatError::new(format!(
+                    "an edit of {} at {at:#x} begins in front of the end of the one before it, or ends behind its {:#x} bytes",
+                    s.name, s.size
+                ))
+                .of(ErrorKind::Order)
+                .at_offset(at)
+                .values(at, s.size)
+            })?;
+        }
         self.replaced.insert(index, with);
         Ok(())
     }

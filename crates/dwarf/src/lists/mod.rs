@@ -21,6 +21,7 @@ mod write;
 pub(crate) use read::{read_locations, read_ranges};
 pub(crate) use write::{INDEX, put_locations, put_ranges, put_split_location, put_views};
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::forms::Encoding;
@@ -74,9 +75,9 @@ pub(crate) type Views = (u64, u64);
 
 /// An entry of a location list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct Location<'d> {
     /// Where it holds; `None` for the default.
     pub range: Option<Range<u64>>,
-    pub expression: Vec<u8>,
+    pub expression: Cow<'d, [u8]>,
     pub views: Views,
 }

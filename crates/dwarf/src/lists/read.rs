@@ -36,11 +36,11 @@ pub(crate) fn read_ranges(source: &Source<'_>, offset: u64) -> Result<List<Range
 
 /// Reads the location list at an offset of the section. `views` is where pairs for its entries are, if they
 /// are in front of it.
-pub(crate) fn read_locations(
-    source: &Source<'_>,
+pub(crate) fn read_locations<'d>(
+    source: &Source<'d>,
     offset: u64,
     views: Option<u64>,
-) -> Result<List<Location>, Error> {
+) -> Result<List<Location<'d>>, Error> {
     let mut r = Reader::new(source.section, offset, source.name)?;
     let mut pairs = match views {
         Some(at) => Some(Reader::new(source.section, at, source.name)?),
@@ -72,7 +72,7 @@ pub(crate) fn read_locations(
             5 => r.uleb()?,
             _ => u64::from(r.u16()?),
         };
-        let expression = r.bytes(len)?.to_vec();
+        let expression = r.bytes(len)?.into();
         let views = match &mut pairs {
             Some(pairs) if range.is_some() => (pairs.uleb()?, pairs.uleb()?),
             _ => std::mem::take(&mut inline),

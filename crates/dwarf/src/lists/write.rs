@@ -45,7 +45,7 @@ pub(crate) fn put_locations(
     out: &mut Vec<u8>,
     encoding: Encoding,
     base: u64,
-    list: &[Location],
+    list: &[Location<'_>],
     inline_views: bool,
 ) -> Result<(), Error> {
     if encoding.version < 5 {
@@ -135,7 +135,7 @@ pub(crate) fn put_views(out: &mut Vec<u8>, views: Views) {
     put_uleb(out, views.1);
 }
 
-fn put_expression(out: &mut Vec<u8>, location: &Location) {
+fn put_expression(out: &mut Vec<u8>, location: &Location<'_>) {
     put_uleb(out, location.expression.len() as u64);
     out.extend_from_slice(&location.expression);
 }
@@ -248,14 +248,14 @@ mod tests {
                 let views = (u.int_in_range(0..=3)?, u.int_in_range(0..=200)?);
                 locations.push(Location {
                     range: Some(range.clone()),
-                    expression: vec![1; u.int_in_range(0..=3)?],
+                    expression: vec![1; u.int_in_range(0..=3)?].into(),
                     views: if inline { views } else { (0, 0) },
                 });
             }
             if version == 5 {
                 locations.push(Location {
                     range: None,
-                    expression: vec![2],
+                    expression: vec![2].into(),
                     views: (0, 0),
                 });
             }

@@ -250,6 +250,9 @@ impl<'d> Job<'_, 'd> {
                 line::update(section, *at, map).map_err(|error| (*at, error))
             })
             .collect();
+        let new = programs.iter().flatten().filter_map(|p| p.new.as_ref());
+        let sizes = new.fold((0, 0), |(n, bytes), new| (n + 1, bytes + new.len()));
+        self.change(Section::Line).reserve(sizes.0, sizes.1);
         let mut end = 0;
         for program in programs {
             match program {
@@ -376,13 +379,22 @@ impl<'d> Job<'_, 'd> {
                 )
             })
             .collect();
+        let mut sizes: BTreeMap<(usize, Section), (usize, usize)> = BTreeMap::new();
+        for (unit, pieces) in self.units.iter().zip(&pieces) {
+            let (list, bytes) = pieces.as_ref().map_or((0, 0), Pieces::size);
+            let of = sizes.entry((unit.set, unit.section)).or_default();
+            *of = (of.0 + list, of.1 + bytes);
+        }
+        for ((set, section), (list, bytes)) in sizes {
+            self.changes[set].get_mut(section).reserve(list, bytes);
+        }
         let mut failed = Passed::new();
         for (unit, pieces) in self.units.iter().zip(pieces) {
             let splices = self.changes[unit.set].get_mut(unit.section);
             match pieces {
                 Ok(pieces) => pieces
-                    .into_iter()
-                    .for_each(|(range, bytes)| splices.push(range, &bytes)),
+                    .iter()
+                    .for_each(|(range, bytes)| splices.push(range, bytes)),
                 Err(error) => drop(failed.insert((unit.set, unit.section, unit.start), error)),
             }
         }

@@ -184,8 +184,9 @@ impl Found {
 pub(super) fn walk_all(sets: &[Shared<'_, '_>], passed: &Passed) -> Walked {
     let mut found = find(sets, passed);
     let mut tables = Tables::of_all(sets, &found.units).0;
-    let (roots, kept) = pair(sets, &mut found, &tables);
+    let (mut roots, kept) = pair(sets, &mut found, &tables);
     tables.of_unit = kept.iter().map(|i| tables.of_unit[*i]).collect();
+    own_pools(&mut roots);
     let Found {
         units, stale, more, ..
     } = found;
@@ -224,6 +225,19 @@ pub(super) fn walk_all(sets: &[Shared<'_, '_>], passed: &Passed) -> Walked {
     }
     out.tables.of_unit = of_unit;
     out
+}
+
+/// Finds out which units share a pool with none.
+fn own_pools(roots: &mut [Root]) {
+    let mut users: FxHashMap<u64, u32> = FxHashMap::default();
+    for base in roots.iter().filter_map(|root| root.addr_base) {
+        *users.entry(base).or_default() += 1;
+    }
+    for root in roots {
+        root.has_own_pool = root
+            .addr_base
+            .is_some_and(|base| users.get(&base) == Some(&1));
+    }
 }
 
 /// Units with addresses of which nothing says where they end: those cannot be written a second time, as is needed

@@ -15,7 +15,7 @@ mod scopes;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::Error;
 use crate::abbrev::{self, Demand, Table};
@@ -125,6 +125,59 @@ pub(crate) struct Plan {
     pub report: Report,
 }
 
+impl Plan {
+    /// Leaves out what names entries of a pool that keep their values. Units of clang have a pool each, most of whose
+    /// entries name code that stays: all that named them would be in memory until the pools of all units are decided.
+    fn forget_unchanged(&mut self, pool: &Pool<'_>) -> Result<(), Error> {
+        let mut changes: FxHashSet<u64> = FxHashSet::default();
+        for user in self.users.iter().filter(|u| u.kind != UserKind::Any) {
+            if pool.get(user.index)? != user.want {
+                changes.insert(user.index);
+            }
+        }
+        const GONE: u32 = u32::MAX;
+        let mut seen: FxHashSet<u64> = FxHashSet::default();
+        let mut numbers = Vec::with_capacity(self.users.len());
+        let mut users = Vec::new();
+        for user in &self.users {
+            if user.kind == UserKind::Any || changes.contains(&user.index) {
+                numbers.push(users.len() as u32);
+                users.push(*user);
+                continue;
+            }
+            numbers.push(GONE);
+            // The entry goes on being used.
+            if seen.insert(user.index) {
+                let kind = UserKind::Keep;
+                users.push(User { kind, ..*user });
+            }
+        }
+        let number = |user: &u32| numbers.get(*user as usize).copied().filter(|n| *n != GONE);
+        let mut patches = Vec::with_capacity(self.patches.len());
+        for mut patch in self.patches.drain(..) {
+            if let Number::Index(user) = &mut patch.number {
+                match number(user) {
+                    Some(new) => *user = new,
+                    None => continue,
+                }
+            }
+            patches.push(patch);
+        }
+        patches.shrink_to_fit();
+        users.shrink_to_fit();
+        let named = |scope: &IndexedScope| {
+            let user = number(&scope.user)?;
+            Some(IndexedScope { user, ..*scope })
+        };
+        self.indexed = self.indexed.iter().filter_map(named).collect();
+        for (_, user) in &mut self.locations.indexes {
+            *user = number(user).unwrap_or(*user); // any entry does for them: they are all there
+        }
+        (self.patches, self.users) = (patches, users);
+        Ok(())
+    }
+}
+
 /// What walks of units in the same set of sections share.
 pub(crate) struct Shared<'a, 'd> {
     /// Those of the unit's file; addresses, and range lists of DWARF 4, are in the program alone.
@@ -173,6 +226,7 @@ pub(crate) fn walk(
             pool,
         },
         plan: Plan::default(),
+        kept: FxHashSet::default(),
         outer: Vec::new(),
     };
     if unit.encoding.version == 5 {
@@ -190,12 +244,16 @@ pub(crate) fn walk(
             number: Number::Known(split::new_id(old, shared.map)),
         });
     }
-    let mut entries = Entries::of(unit, table, walk.values.data);
-    while let Some(entry) = entries.next()? {
-        walk.entry(&entry)?;
+    let entries = Entries::of(unit, table, walk.values.data);
+    entries.for_each(|entry| walk.entry(entry))?;
+    let mut plan = walk.plan;
+    plan.report.units = 1;
+    if root.has_own_pool {
+        plan.forget_unchanged(&walk.values.pool)?;
     }
-    walk.plan.report.units = 1;
-    Ok(walk.plan)
+    // These are of use to the walk alone, and plans of all units are in memory together.
+    (plan.ranges.known, plan.locations.known) = Default::default();
+    Ok(plan)
 }
 
 struct Walk<'a, 'd> {
@@ -204,6 +262,8 @@ struct Walk<'a, 'd> {
     root: &'a Root,
     values: Values<'d>,
     plan: Plan,
+    /// Pool entries that something needs as they are.
+    kept: FxHashSet<u64>,
     /// New entry addresses of the entries that surround the one in hand, by depth.
     outer: Vec<Option<u64>>,
 }
@@ -214,6 +274,12 @@ impl Walk<'_, '_> {
         self.outer.truncate(entry.depth as usize);
         let is_root = entry.start == self.unit.root;
         let mut scope_entry = self.outer.last().copied().flatten();
+        // Most entries are types and what is in them.
+        if entry.attributes.is_empty() && !is_root {
+            self.outer.resize(entry.depth as usize, None);
+            self.outer.push(scope_entry);
+            return Ok(());
+        }
         if is_root {
             self.root_ranges(entry)?;
         } else if let Some(new) = self.scope(entry)? {
@@ -326,7 +392,10 @@ impl Walk<'_, '_> {
     /// Something needs a pool entry as it is.
     fn keep(&mut self, index: u64) -> Result<(), Error> {
         let want = self.values.pool.get(index)?;
-        self.user(index, want, UserKind::Keep);
+        // Many lists begin with the same address.
+        if self.kept.insert(index) {
+            self.user(index, want, UserKind::Keep);
+        }
         Ok(())
     }
 

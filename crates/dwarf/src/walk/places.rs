@@ -1,5 +1,7 @@
 //! Places: location lists of variables.
 
+use std::borrow::Cow;
+
 use super::{Number, Walk};
 use crate::Error;
 use crate::contribution;
@@ -10,7 +12,7 @@ use crate::report::Loss;
 use crate::sections::Section;
 use crate::unit::{Attribute, Entry};
 
-impl Walk<'_, '_> {
+impl<'d> Walk<'_, 'd> {
     /// An attribute that names a location list.
     pub(super) fn location_list(&mut self, entry: &Entry<'_>, a: &Attribute) -> Result<(), Error> {
         let Some(offset) = self.list_offset(a, self.root.loclists_base, form::LOCLISTX) else {
@@ -109,7 +111,7 @@ impl Walk<'_, '_> {
     }
 
     /// Writes a list of a file of split units of DWARF 4, whose entries can name addresses by index alone.
-    fn put_split_locations(&mut self, new: &[Location]) -> Result<(), Error> {
+    fn put_split_locations(&mut self, new: &[Location<'_>]) -> Result<(), Error> {
         for location in new {
             // There is no default location in this version.
             let Some(range) = &location.range else {
@@ -126,9 +128,9 @@ impl Walk<'_, '_> {
     }
 
     /// Entries in new code, by address; neighbours that say the same are joined. Empty ones are left out.
-    fn new_locations(&self, old: Vec<Location>) -> Vec<Location> {
+    fn new_locations(&self, old: Vec<Location<'d>>) -> Vec<Location<'d>> {
         let map = self.shared.map;
-        let mut out: Vec<Location> = Vec::with_capacity(old.len());
+        let mut out: Vec<Location<'d>> = Vec::with_capacity(old.len());
         for location in old {
             let Some(range) = &location.range else {
                 out.push(location);
@@ -166,7 +168,7 @@ impl Walk<'_, '_> {
 
     /// Gives addresses in an expression of a list their new values; whether one changed. An index whose
     /// address changes becomes the address itself: lists are rewritten, so lengths are free.
-    fn new_expression(&mut self, expression: &mut Vec<u8>) -> Result<bool, Error> {
+    fn new_expression(&mut self, expression: &mut Cow<'d, [u8]>) -> Result<bool, Error> {
         let Some(found) = expression::operands(expression, self.unit.encoding)? else {
             self.plan.report.lose(Loss::UnknownOperation);
             return Ok(false);
@@ -196,7 +198,7 @@ impl Walk<'_, '_> {
         for (operand, new) in changes.iter().rev() {
             let end = operand.at + 1 + usize::from(operand.size);
             let bytes = std::iter::once(0x03).chain(new.to_le_bytes());
-            expression.splice(operand.at..end, bytes);
+            expression.to_mut().splice(operand.at..end, bytes);
         }
         Ok(!changes.is_empty())
     }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::{Conversion, Indexed, IndexedScope, Number, Walk};
 use crate::Error;
 use crate::abbrev::Demand;
@@ -14,21 +16,24 @@ use crate::report::Loss;
 use crate::sections::Section;
 use crate::unit::{Attribute, Entry};
 
+/// Old intervals of a scope: nearly always one.
+type Intervals = SmallVec<[Range<u64>; 1]>;
+
 impl Walk<'_, '_> {
     /// The intervals of an entry, and the indexes of the pool that its list uses.
-    fn old_intervals(&self, entry: &Entry<'_>) -> Result<(Vec<Range<u64>>, Vec<u64>), Error> {
+    fn old_intervals(&self, entry: &Entry<'_>) -> Result<(Intervals, Vec<u64>), Error> {
         if let Some(a) = entry.get(at::RANGES) {
             let Some(offset) = self.list_offset(a, self.root.rnglists_base, form::RNGLISTX) else {
-                return Ok((Vec::new(), Vec::new()));
+                return Ok((Intervals::new(), Vec::new()));
             };
             let list = lists::read_ranges(&self.ranges_source(), offset?)?;
-            return Ok((list.entries, list.indexes));
+            return Ok((list.entries.into(), list.indexes));
         }
         let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
-            return Ok((Vec::new(), Vec::new()));
+            return Ok((Intervals::new(), Vec::new()));
         };
         if !low.is_address() {
-            return Ok((Vec::new(), Vec::new()));
+            return Ok((Intervals::new(), Vec::new()));
         }
         let spec = entry
             .declaration
@@ -36,7 +41,8 @@ impl Walk<'_, '_> {
             .iter()
             .find(|s| s.name == u64::from(at::HIGH_PC));
         let implicit = spec.map_or(0, |s| s.implicit) as u64;
-        Ok((vec![self.values.interval(low, high, implicit)?], Vec::new()))
+        let interval = self.values.interval(low, high, implicit)?;
+        Ok((Intervals::from_iter([interval]), Vec::new()))
     }
 
     fn ranges_source(&self) -> Source<'_> {
@@ -104,7 +110,7 @@ impl Walk<'_, '_> {
             self.keep(index)?;
         }
         let (old, indexes) = self.old_intervals(entry)?;
-        self.plan.covers = old.clone();
+        self.plan.covers = old.to_vec();
         let touched = old.iter().any(|r| map.touches(r));
         if let Some(a) = entry.get(at::RANGES) {
             let new = touched.then(|| map.with_old_bodies(&old));
@@ -145,7 +151,7 @@ impl Walk<'_, '_> {
         let (new, new_entry) = match touched {
             true => map.scope(&old, old_entry),
             false if nowhere => (Vec::new(), map.address(old_entry).or(around)),
-            false => (old.clone(), Some(old_entry)),
+            false => (Vec::new(), Some(old_entry)),
         };
         let touched = touched || nowhere && new_entry.is_some() && entry.get(at::RANGES).is_none();
         if let Some(a) = entry_field {
@@ -157,31 +163,32 @@ impl Walk<'_, '_> {
         if let Some(a) = entry.get(at::RANGES) {
             self.name_ranges(a, &old, touched.then_some(new), &indexes, old_entry)?;
         } else if let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) {
-            self.interval(entry, (low, high), touched, new, new_entry)?;
+            let new = touched.then_some(new);
+            self.interval(entry, (low, high), first.end, new, new_entry)?;
         }
         Ok(new_entry.filter(|_| touched))
     }
 
-    /// A scope with `low_pc` and `high_pc`.
+    /// A scope with `low_pc` and `high_pc` that ended at `old_end`; without new intervals it stays as it is.
     fn interval(
         &mut self,
         entry: &Entry<'_>,
         (low, high): (&Attribute, &Attribute),
-        touched: bool,
-        new: Vec<Range<u64>>,
+        old_end: u64,
+        new: Option<Vec<Range<u64>>>,
         new_entry: Option<u64>,
     ) -> Result<(), Error> {
         let (old, index) = self.values.address(low)?;
-        if !touched {
+        let Some(new) = new else {
             if let Some(index) = index {
-                let end = new.first().map_or(old, |r| r.end);
-                self.indexed(entry, index, old, Indexed::Interval { start: old, end });
+                let (start, end) = (old, old_end);
+                self.indexed(entry, index, old, Indexed::Interval { start, end });
                 if high.is_address() {
                     self.address(high, self.values.address(high)?.0)?;
                 }
             }
             return Ok(());
-        }
+        };
         // A scope whose bytes are all gone is empty, and is where the one around it begins.
         let around = self.outer.last().copied().flatten();
         let gone = new_entry.or(around).unwrap_or(old);

@@ -16,13 +16,14 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use rayon::prelude::*;
 
-use super::Onto;
 use super::patches::Merged;
 use super::symbols::SymbolPlan;
+use super::{Edits, Onto};
 use crate::addr::{InputOffset, OutputOffset};
 
 /// Where the bytes of a piece come from.
@@ -31,17 +32,54 @@ pub(super) enum Source<'a> {
     Input { from: InputOffset, len: u64 },
     /// Memory.
     Bytes(Cow<'a, [u8]>),
+    /// A range of the input, with edits, and the length that it has then.
+    Edited {
+        from: InputOffset,
+        old_len: u64,
+        edits: &'a dyn Edits,
+        len: u64,
+    },
     /// The symbol table.
     Symbols(&'a SymbolPlan<'a>),
     /// The table of full section indexes beside it.
     SectionIndexes(&'a SymbolPlan<'a>),
 }
 
-impl Source<'_> {
+/// All edits.
+fn each(edits: &dyn Edits) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+    (0..).map_while(|i| edits.get(i))
+}
+
+/// How long `old_len` bytes are when they are edited. The error says where an edit begins that cannot be made.
+pub(super) fn edited_len(old_len: u64, edits: &dyn Edits) -> Result<u64, u64> {
+    let (mut at, mut len) = (0, 0);
+    for (old, new) in each(edits) {
+        if old.start < at || old.end < old.start || old.end > old_len {
+            return Err(old.start);
+        }
+        len += old.start - at + new.len() as u64;
+        at = old.end;
+    }
+    Ok(len + (old_len - at))
+}
+
+impl<'a> Source<'a> {
+    /// A range of the input with edits that can be made.
+    pub fn edited(from: InputOffset, old_len: u64, edits: &'a dyn Edits) -> Self {
+        let len = edited_len(old_len, edits).unwrap_or(old_len);
+        Source::Edited {
+            from,
+            old_len,
+            edits,
+            len,
+        }
+    }
+
     pub fn len(&self) -> u64 {
         match self {
             Source::Input { len, .. } => *len,
             Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Edited { len, .. } => *len,
             Source::Symbols(plan) => plan.size(),
             Source::SectionIndexes(plan) => plan.indexes_size(),
         }
@@ -150,6 +188,7 @@ impl<'a> Output<'a> {
             match job {
                 Job::Input { from, len } => input.copy(from, len, patches, &mut sink)?,
                 Job::Bytes(bytes) => sink.bytes(bytes)?,
+                Job::Edited(part) => input.edit(&part, &mut sink)?,
                 Job::Zeroes(len) => sink.zeroes(len)?,
                 Job::Symbols(plan) => plan.for_each(|symbol, _| sink.bytes(&symbol.bytes()))?,
                 Job::SectionIndexes(plan) => {
@@ -168,10 +207,46 @@ enum Job<'a> {
         len: u64,
     },
     Bytes(&'a [u8]),
+    Edited(Part<'a>),
     /// Between pieces.
     Zeroes(u64),
     Symbols(&'a SymbolPlan<'a>),
     SectionIndexes(&'a SymbolPlan<'a>),
+}
+
+/// A part of a range of the input with edits.
+struct Part<'a> {
+    /// Where the range is.
+    from: InputOffset,
+    /// The old bytes of the part, in the range.
+    old: Range<u64>,
+    edits: &'a dyn Edits,
+    /// Which of them are in the part.
+    numbers: Range<usize>,
+}
+
+/// Cuts an edited range into parts of some [`PART`] new bytes, each with the offset of its first one.
+fn parts<'a>(from: InputOffset, old_len: u64, edits: &'a dyn Edits) -> Vec<(u64, Part<'a>)> {
+    let part = |old, numbers| Part {
+        from,
+        old,
+        edits,
+        numbers,
+    };
+    let mut out = Vec::new();
+    // Of the part in hand: its first old byte, edit and new byte, and its length so far.
+    let (mut start, mut first, mut new_at, mut len) = (0, 0, 0, 0);
+    let (mut at, mut count) = (0, 0);
+    for (old, new) in each(edits) {
+        len += old.start - at + new.len() as u64;
+        (at, count) = (old.end, count + 1);
+        if len >= PART as u64 {
+            out.push((new_at, part(start..at, first..count)));
+            (start, first, new_at, len) = (at, count, new_at + len, 0);
+        }
+    }
+    out.push((new_at, part(start..old_len, first..count)));
+    out
 }
 
 impl Output<'_> {
@@ -207,6 +282,15 @@ impl Output<'_> {
                     for (part, bytes) in (0..).step_by(PART).zip(bytes.chunks(PART)) {
                         jobs.push((*start + part, Job::Bytes(bytes)));
                     }
+                }
+                Source::Edited {
+                    from,
+                    old_len,
+                    edits,
+                    ..
+                } => {
+                    let parts = parts(*from, *old_len, *edits).into_iter();
+                    jobs.extend(parts.map(|(at, part)| (*start + at, Job::Edited(part))));
                 }
                 Source::Symbols(plan) => jobs.push((*start, Job::Symbols(plan))),
                 Source::SectionIndexes(plan) => jobs.push((*start, Job::SectionIndexes(plan))),
@@ -360,6 +444,26 @@ impl Input<'_> {
         Ok(())
     }
 
+    /// Copies a part of an edited range. Whoever made the edits has read the old bytes between them, so they are taken
+    /// from the map, but for long ones.
+    fn edit(&self, part: &Part<'_>, sink: &mut Sink<'_>) -> io::Result<()> {
+        let mut at = part.old.start;
+        let edits = part.numbers.clone().map_while(|i| part.edits.get(i));
+        let end = (part.old.end..part.old.end, &[][..]);
+        for (old, new) in edits.chain([end]) {
+            let (from, len) = (part.from + at, old.start - at);
+            if len >= LONG {
+                self.copy_clean(from, len, sink)?;
+            } else {
+                let from = from.get() as usize;
+                sink.bytes(&self.data[from..from + len as usize])?;
+            }
+            sink.bytes(new)?;
+            at = old.end;
+        }
+        Ok(())
+    }
+
     fn read(&self, from: InputOffset, into: &mut [u8]) -> io::Result<()> {
         #[cfg(unix)]
         if let Some(file) = self.file {
@@ -471,6 +575,69 @@ mod tests {
         let done = output.write(path, 0o640, onto, &input, &patches);
         done.expect("it can be written");
         std::fs::read(path).expect("it was written")
+    }
+
+    #[derive(Debug)]
+    struct List(Vec<(Range<u64>, Vec<u8>)>);
+
+    impl Edits for List {
+        fn get(&self, i: usize) -> Option<(Range<u64>, &[u8])> {
+            self.0.get(i).map(|(old, new)| (old.clone(), &new[..]))
+        }
+    }
+
+    #[test]
+    fn an_edited_section_is_what_edits_of_all_of_it_make() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, original) = (folder.path().join("edited"), folder.path().join("input"));
+        let data: Vec<u8> = (0..3 * PART + 12_345)
+            .map(|i| (i * 7 + i / 251) as u8)
+            .collect();
+        std::fs::write(&original, &data).expect("the folder is ours");
+        let file = File::open(&original).expect("it was written");
+        let (from, old_len) = (1000, data.len() as u64 - 5000);
+        let at = |start: u64, len: u64, new: usize| (start..start + len, vec![0xee; new]);
+        // Two at one place, some in the first part, none for long, one longer than a part, one at the end.
+        let mut list = vec![
+            at(0, 4, 4),
+            at(4, 0, 3),
+            at(4, 2, 0),
+            at(600_000, 1, PART + 9),
+        ];
+        list.extend((0..90_000).map(|i| at(9_000_000 + 100 * i, 3, 4)));
+        list.push(at(old_len, 0, 77));
+        let edits = List(list);
+        let mut expected = Vec::new();
+        let old = &data[from as usize..(from + old_len) as usize];
+        let mut done = 0;
+        for (range, new) in &edits.0 {
+            expected.extend_from_slice(&old[done..range.start as usize]);
+            expected.extend_from_slice(new);
+            done = range.end as usize;
+        }
+        expected.extend_from_slice(&old[done..]);
+        for file in [None, Some(&file)] {
+            for onto in [Onto::Anew, Onto::Before] {
+                let mut output = Output::default();
+                let source = Source::edited(InputOffset::new(from), old_len, &edits);
+                assert_eq!(source.len(), expected.len() as u64);
+                output.append(1, source);
+                let input = Input { data: &data, file };
+                let patches = Patches::default().merge(|_| None).expect("there is none");
+                let done = output.write(&path, 0o640, onto, &input, &patches);
+                done.expect("it can be written");
+                let written = std::fs::read(&path).expect("it was written");
+                assert!(written == expected, "{} {onto:?}", file.is_some());
+            }
+        }
+        for wrong in [
+            vec![at(5, 2, 0), at(6, 1, 0)],
+            vec![at(old_len, 1, 0)],
+            vec![at(9, 1, 0), at(3, 1, 1)],
+        ] {
+            let place = wrong.last().map_or(0, |(old, _)| old.start);
+            assert_eq!(edited_len(old_len, &List(wrong)), Err(place));
+        }
     }
 
     #[test]

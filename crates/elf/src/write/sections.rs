@@ -19,7 +19,7 @@ use super::assembly::Layout;
 use super::output::{Output, Source};
 use super::room::Room;
 use super::symbols::SymbolPlan;
-use super::{New, NewId, NewKind, Writer};
+use super::{New, NewBytes, NewId, NewKind, Writer};
 use crate::addr::{InputOffset, OutputOffset};
 use crate::elf::{Elf, Section};
 use crate::raw::{self, Shdr};
@@ -459,7 +459,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let mut before: Option<&Section<'_>> = None;
         for (_, index, at) in old {
             let s = &elf.sections[index as usize];
-            let sources = self.contents(index)?;
+            let mut sources = self.contents(index)?;
             let copied = sources.is_empty();
             if copied && (!s.has_contents() || s.offset + s.size <= w.loaded_end.get()) {
                 self.headers[at].sh_offset = s.offset.saturating_add(self.layout.shift);
@@ -491,9 +491,10 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 header.sh_offset = self.gap.put(s.align, source, output);
                 continue;
             }
-            if let [Source::Bytes(bytes)] = &sources[..] {
-                header.sh_size = bytes.len() as u64;
-                let source = Source::Bytes(bytes.clone());
+            if let [Source::Bytes(_) | Source::Edited { .. }] = &sources[..]
+                && let Some(source) = sources.pop()
+            {
+                header.sh_size = source.len();
                 header.sh_offset = self.gap.put(header.sh_addralign, source, output);
                 continue;
             }
@@ -520,7 +521,12 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         let s = &elf.sections[index as usize];
         let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i as u32); // section counts are 32-bit numbers
         if let Some(with) = self.w.replaced.get(&index) {
-            return Ok(vec![Source::Bytes(Cow::Borrowed(&with.bytes))]);
+            return Ok(vec![match &with.bytes {
+                NewBytes::Whole(bytes) => Source::Bytes(Cow::Borrowed(bytes)),
+                NewBytes::Edited(edits) => {
+                    Source::edited(InputOffset::new(s.offset), s.size, &**edits)
+                }
+            }]);
         }
         let (is_names, is_symbol_names) = (index == elf.names_index, index == self.symbol_names);
         Ok(match (self.symbols, s.kind) {

@@ -238,7 +238,7 @@ pub fn update<'d>(
         input_bytes: sections::size(debug),
         ..DebugReport::default()
     };
-    let how = (compress, &[][..]);
+    let how = (compress, sections::Give::Whole, &[][..]);
     let updated = sections::update(debug, &map, how, &mut report).map_err(OfDebugFile)?;
     let changed = updated.sections.into_iter().map(|section| section.contents);
     let followed = super::probes::follow(debug, &map);

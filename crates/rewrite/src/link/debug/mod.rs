@@ -20,12 +20,15 @@ mod sections;
 mod split;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run};
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::moves::{self, Move, Moves};
 use postlink_elf::raw;
-use postlink_elf::write::{InSection, NewKind, NewSection, NewSymbol, Replacement, Writer};
+use postlink_elf::write::{
+    InSection, NewBytes, NewKind, NewSection, NewSymbol, Replacement, Writer,
+};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Flow, Isa};
 use rayon::prelude::*;
@@ -40,9 +43,9 @@ use crate::emit::Span;
 use crate::error::Error;
 
 pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
-use sections::Changed;
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
+use sections::{Changed, Give};
 pub use split::{SplitData, package_ids, skeletons};
 
 /// What symbols of jumps at old entries have after the function's name. Demangled it is `f(int) [clone .cold] [clone
@@ -340,7 +343,7 @@ fn put_probes(
     };
     (report.probes, report.probes_left) = (followed.moved, followed.gone);
     let with = Replacement {
-        bytes: followed.bytes,
+        bytes: NewBytes::Whole(followed.bytes),
         compressed: false,
         align: followed.align,
         name: None,
@@ -375,7 +378,7 @@ fn updated(
         Ok(map) => map,
         Err(e) => return Ok(Err(e.to_string())),
     };
-    let how = (how.compress, how.split_files);
+    let how = (how.compress, Give::Edits, how.split_files);
     let updated = match sections::update(elf, &map, how, report) {
         Ok(updated) => updated,
         Err(why) => return Ok(Err(why)),
@@ -394,7 +397,10 @@ fn put(changed: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
     let section = changed.contents;
     if let Some(index) = section.index {
         let with = Replacement {
-            bytes: section.bytes,
+            bytes: match changed.edits {
+                Some(edits) => NewBytes::Edited(Arc::new(edits)),
+                None => NewBytes::Whole(section.bytes),
+            },
             compressed: section.compressed,
             align: section.align,
             name: changed.renamed.then_some(section.name),

@@ -8,12 +8,14 @@
 //! those of sections that are not compressed: older GNU tools call a compressed `.debug_info` `.zdebug_info`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use postlink_dwarf::{AddressMap, Sections};
+use postlink_dwarf::{AddressMap, Sections, Splices};
 use postlink_elf::FormatError;
 use postlink_elf::compressed::{self, Packing, Unpacked};
 use postlink_elf::debug_file::Contents;
 use postlink_elf::elf::Elf;
+use postlink_elf::write::Edits;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -51,8 +53,27 @@ impl CompressDebug {
 pub(super) struct Changed {
     /// Its name and contents in the output, and its index in the input.
     pub contents: Contents,
+    /// Instead of contents: what changes in the input's.
+    pub edits: Option<Edited>,
     /// Whether that is another name than in the input.
     pub renamed: bool,
+}
+
+/// What changes in a section. A large one would be in memory a second time as a whole.
+#[derive(Debug)]
+pub(super) struct Edited(Splices);
+
+impl Edits for Edited {
+    fn get(&self, i: usize) -> Option<(Range<u64>, &[u8])> {
+        self.0.get(i)
+    }
+}
+
+/// Whether sections that are not packed are given as what changes in them, or as a whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Give {
+    Edits,
+    Whole,
 }
 
 /// Debug information that was updated.
@@ -112,27 +133,39 @@ pub(super) fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
 pub(super) fn update(
     elf: &Elf<'_>,
     map: &AddressMap,
-    (compress, split_files): (CompressDebug, &[SplitData]),
+    (compress, give, split_files): (CompressDebug, Give, &[SplitData]),
     report: &mut DebugReport,
 ) -> Result<Updated, String> {
     let by_name = unpack(elf).map_err(|e| e.to_string())?;
     let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
     let (loaded, mut wrong) = split::load(split_files);
     let files = split::files(&loaded, &mut wrong);
-    let done = postlink_dwarf::update_split(&old, &files, map).map_err(|e| e.to_string())?;
+    let mut done = postlink_dwarf::update_split(&old, &files, map).map_err(|e| e.to_string())?;
     let package = split::package(elf, &files, &done)?;
     report.split_files = files.len() as u64;
     report.package_bytes = package.as_ref().map_or(0, |p| p.len() as u64);
-    let changed: BTreeMap<&str, Vec<u8>> = done
-        .changes
-        .sections()
-        .map(|(section, splices)| (section.name(), splices.apply(old.get(section))))
+    let changes = std::mem::take(&mut done.changes).into_sections();
+    let changed: BTreeMap<&str, New> = changes
+        .map(|(section, splices)| {
+            let name = section.name();
+            let of = by_name.get(name).filter(|_| give == Give::Edits);
+            let plain = |p: Packing| p == Packing::None && compress.of(p) == p;
+            let new = match of.filter(|(_, of)| plain(of.packing)) {
+                Some(_) => New::Edits(Edited(splices)),
+                None => New::Whole(splices.apply(old.get(section))),
+            };
+            (name, new)
+        })
         .collect();
     let sections = pack(elf, &by_name, changed, compress).map_err(|e| e.to_string())?;
     report.output_bytes = report.input_bytes;
     for section in &sections {
-        report.output_bytes += section.contents.bytes.len() as u64;
-        report.output_bytes -= section.contents.index.map_or(0, |i| elf.sections[i].size);
+        let before = section.contents.index.map_or(0, |i| elf.sections[i].size);
+        report.output_bytes += match &section.edits {
+            Some(edits) => edits.0.new_len(before),
+            None => section.contents.bytes.len() as u64,
+        };
+        report.output_bytes -= before;
     }
     let of = done.report;
     report.units = of.units;
@@ -156,24 +189,34 @@ pub(super) fn update(
     Ok(Updated { sections, package })
 }
 
+/// New contents of a section.
+enum New {
+    Whole(Vec<u8>),
+    Edits(Edited),
+}
+
 /// Packs what changed, and what is to be packed in another way.
 fn pack(
     elf: &Elf<'_>,
     by_name: &ByName<'_>,
-    mut changed: BTreeMap<&str, Vec<u8>>,
+    mut changed: BTreeMap<&str, New>,
     compress: CompressDebug,
 ) -> std::io::Result<Vec<Changed>> {
-    let mut work: Vec<(&str, Option<&(usize, Unpacked<'_>)>, Vec<u8>)> = Vec::new();
+    let mut work: Vec<(&str, Option<&(usize, Unpacked<'_>)>, New)> = Vec::new();
     for (name, of) in by_name {
         let is_as_wanted = compress.of(of.1.packing) == of.1.packing;
         match changed.remove(name.as_str()) {
             Some(bytes) => work.push((name, Some(of), bytes)),
             None if is_as_wanted => {}
-            None => work.push((name, Some(of), of.1.bytes.to_vec())),
+            None => work.push((name, Some(of), New::Whole(of.1.bytes.to_vec()))),
         }
     }
     work.extend(changed.into_iter().map(|(name, bytes)| (name, None, bytes)));
-    let packed = work.into_par_iter().map(|(name, of, bytes)| {
+    let packed = work.into_par_iter().map(|(name, of, new)| {
+        let (bytes, edits) = match new {
+            New::Whole(bytes) => (bytes, None),
+            New::Edits(edits) => (Vec::new(), Some(edits)),
+        };
         let Some((index, of)) = of else {
             return Ok(Changed {
                 contents: Contents {
@@ -183,6 +226,7 @@ fn pack(
                     compressed: false,
                     align: 1,
                 },
+                edits,
                 renamed: false,
             });
         };
@@ -196,11 +240,18 @@ fn pack(
         let contents = Contents {
             index: Some(*index),
             name: name.to_owned(),
-            bytes: compressed::pack(bytes, packing, align)?,
+            bytes: match edits {
+                Some(_) => bytes,
+                None => compressed::pack(bytes, packing, align)?,
+            },
             compressed,
             align: if compressed { compressed::ALIGN } else { align },
         };
-        Ok(Changed { contents, renamed })
+        Ok(Changed {
+            contents,
+            edits,
+            renamed,
+        })
     });
     packed.collect()
 }
