@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds real programs, linked with relocations kept, to measure and test on.
 #
-#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck clang aarch64 aarch64-clang variants debug   (default: sqlite lua exc)
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck clang aarch64 aarch64-clang variants debug debug-large   (default: sqlite lua exc)
 #
 # Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
 # Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
 # libzstd-dev and 4 GiB of disk;
-# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants and debug need clang-19 lld-19.
+# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants, debug and debug-large need clang-19 lld-19.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd); shift
@@ -34,6 +34,21 @@ sqlite_src() {  # amalgamation in $src/sqlite
 }
 SQF="-DSQLITE_THREADSAFE=0 -DSQLITE_OMIT_LOAD_EXTENSION -DSQLITE_ENABLE_MATH_FUNCTIONS -DSQLITE_ENABLE_FTS5 -DSQLITE_ENABLE_RTREE"
 sqlite_with() { local out=$1; shift; "$@" $SQF -I"$src/sqlite" "$src/sqlite/shell.c" "$src/sqlite/sqlite3.c" -lm -o "$out"; }
+COPIES=${COPIES:-24}
+copies() {      # copies FOLDER OUT: $COPIES times the program whose objects are in the folder, one after another in one process
+  local w; w=$(mktemp -d); ld -r -o "$w/all.o" "$1"/*.o
+  nm -g --defined-only "$w/all.o" | awk '{ print $3 }' | sort -u > "$w/names"
+  { for k in $(seq "$COPIES"); do echo "int main_$k(int, char **);"; done
+    echo 'int main(int c, char **v) { int r = 0;'
+    for k in $(seq "$COPIES"); do echo "r |= main_$k(c, v);"; done
+    echo 'return r; }'; } > "$w/main.c"
+  for k in $(seq "$COPIES"); do
+    awk -v k="$k" '{ print $1, $1 "_" k }' "$w/names" > "$w/names.$k"
+    objcopy --redefine-syms="$w/names.$k" "$w/all.o" "$w/$k.o"
+  done
+  clang-19 -O2 -g -gdwarf-5 -fPIE -c "$w/main.c" -o "$w/main.o"
+  "${link[@]}" "$w"/main.o $(seq -f "$w/%g.o" "$COPIES") -o "$2"; rm -r "$w"
+}
 lua_with() { local out=$1; shift; "$@" $(ls "$(source_of lua5.4)"/src/*.c | grep -v luac.c) -lm -ldl -o "$out"; }
 
 for t in ${*:-sqlite lua exc}; do case $t in
@@ -101,6 +116,15 @@ X
     [ -f "$d/postlink-rustc" ] || {
       RUSTFLAGS="-C link-arg=$Q" cargo build -q --manifest-path "$here/../../Cargo.toml" --release -p postlink --config profile.release.debug=2 --target-dir "$src/postlink-g"
       cp "$src/postlink-g/release/postlink" "$d/postlink-rustc"; } ;;
+  debug-large)  # likewise: C++ as large as clang. The objects of cppcheck are compiled once, and linked once, and many times with other names
+    s=$(source_of cppcheck); d=$bin/debug-large o=$src/cppcheck-g; mkdir -p "$d" "$o"
+    cpp=(clang++-19 -O2 -g -gdwarf-5 -fPIE -DNDEBUG -std=c++11 "-DFILESDIR=\"$s\"" -I"$s/lib" -I"$s/externals/simplecpp" -I"$s/externals/tinyxml2" -I"$s/externals/picojson")
+    for f in "$s"/{lib,cli,externals/simplecpp,externals/tinyxml2}/*.cpp; do
+      [ -f "$o/$(basename "$f" .cpp).o" ] || { "${cpp[@]}" -c "$f" -o "$o/part" && mv "$o/part" "$o/$(basename "$f" .cpp).o"; }
+    done
+    link=(clang++-19 -fuse-ld=lld -pie $Q)
+    [ -f "$d/cppcheck-clang-5" ] || "${link[@]}" "$o"/*.o -o "$d/cppcheck-clang-5"
+    [ -f "$d/cppcheck-x$COPIES" ] || copies "$o" "$d/cppcheck-x$COPIES" ;;
   aarch64) sqlite_src; cc=aarch64-linux-gnu-gcc; a=$bin/aarch64   # run with: qemu-aarch64 -L /usr/aarch64-linux-gnu
     sqlite_with "$a/sqlite-pie" $cc -O2 -fPIE -pie $Q
     sqlite_with "$a/sqlite-static" $cc -O2 -fno-pie -no-pie -static $Q

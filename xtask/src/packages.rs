@@ -240,7 +240,9 @@ pub const FOR_DEBUG: &[Need] = &[
     need("llvm-dwarfdump-19", "llvm-19", "counting what is described"),
     need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
     need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
-    need("gdb", "gdb", "a transcript of postlink itself"),
+    need("gdb", "gdb", "transcripts of postlink itself"),
+    need("lldb-19", "lldb-19", "transcripts of postlink itself"),
+    need("prlimit", "util-linux", "a bound for llvm-bolt's memory"),
 ];
 
 /// For `cargo xtask bench samples`.

@@ -4,13 +4,16 @@
 //! | program | debug information |
 //! |---|---|
 //! | lua, sqlite | by gcc and clang, DWARF 4 and 5, one of them split |
-//! | postlink itself | by rustc, `debug=2`: some sixty megabytes |
+//! | postlink itself | by rustc, `debug=2` |
+//! | with `--large`: cppcheck, once and many times in one program | by clang, DWARF 5: C++, as much code as clang |
 //! | others | `--file PROGRAM PROFILE`, for instance a clang that was built with `-g` |
 //!
 //! Each tool optimises with the same profile with and without debug information; what it costs is the difference. Rows,
 //! scopes and places are counted by `llvm-dwarfdump`, and so are errors of `--verify`, which never ends on some inputs
-//! and is ended after a minute. A transcript of gdb is compared for postlink itself.
+//! and is ended after a minute. Transcripts of gdb and LLDB are compared for postlink itself; those of small programs
+//! are compared by tests (`crates/postlink/tests/debug_transcripts.rs`).
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -23,6 +26,7 @@ use serde_json::Value;
 use super::{fdata, tools::Tools};
 use crate::packages;
 use crate::process::{self, Run, median};
+use crate::text::grouped;
 
 /// How long `llvm-dwarfdump --verify` may take.
 const VERIFY_LIMIT: Duration = Duration::from_secs(60);
@@ -68,6 +72,12 @@ enum Workload {
 /// What the command line says.
 struct Wishes {
     runs: usize,
+    /// Programs whose building and measuring takes half an hour.
+    large: bool,
+    /// Gigabytes of address space that llvm-bolt may take: without a bound it takes the machine with it.
+    bolt_memory: u64,
+    /// A command in front of all that is measured, such as `taskset -c 1`.
+    pin: Vec<String>,
     output: PathBuf,
     postlink: Option<PathBuf>,
     files: Vec<(PathBuf, PathBuf)>,
@@ -78,6 +88,9 @@ impl Wishes {
     fn parse(arguments: &[String]) -> Result<Wishes> {
         let mut wishes = Wishes {
             runs: 5,
+            large: false,
+            bolt_memory: 16,
+            pin: Vec::new(),
             output: super::root()?.join("bench/debug.md"),
             postlink: None,
             files: Vec::new(),
@@ -92,6 +105,14 @@ impl Wishes {
             match argument.as_str() {
                 "--runs" => wishes.runs = value()?.parse().context("--runs needs a number")?,
                 "--output" => wishes.output = value()?.into(),
+                "--large" => wishes.large = true,
+                "--bolt-memory" => {
+                    wishes.bolt_memory =
+                        value()?.parse().context("--bolt-memory needs gigabytes")?;
+                }
+                "--processor" => {
+                    wishes.pin = ["taskset", "-c", value()?].map(str::to_owned).to_vec();
+                }
                 "--postlink" => wishes.postlink = Some(value()?.into()),
                 "--file" => wishes.files.push((value()?.into(), value()?.into())),
                 other if other.starts_with('-') => {
@@ -106,36 +127,47 @@ impl Wishes {
 
 /// Builds what there is to measure.
 fn subjects(wishes: &Wishes, corpus: &Path, postlink: &Path) -> Result<Vec<Subject>> {
-    let script = super::root()?.join("bench/corpus/build.sh");
-    let status = Command::new(script)
-        .arg(corpus)
-        .arg("debug")
-        .status()
-        .context("build.sh")?;
-    if !status.success() {
-        bail!("build.sh {} debug: {status}", corpus.display());
-    }
     let mut out = Vec::new();
-    let folder = corpus.join("bin/debug");
-    let mut names: Vec<String> = fs::read_dir(&folder)
-        .with_context(|| folder.display().to_string())?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| !name.contains('.'))
-        .collect();
-    names.sort();
-    for name in names {
-        let workload = match name.split('-').next() {
-            Some("lua") => Workload::Script("lua"),
-            Some("sqlite") => Workload::Script("sqlite"),
-            // It reads a program that is there.
-            _ => Workload::Arguments(vec!["inspect".into(), "--json".into(), postlink.into()]),
-        };
-        out.push(Subject {
-            program: folder.join(&name),
-            name,
-            profile: None,
-            workload,
-        });
+    let groups: &[&str] = if wishes.large {
+        &["debug", "debug-large"]
+    } else {
+        &["debug"]
+    };
+    let bin = corpus.join("bin");
+    let is_there = |name: &String| groups.iter().any(|g| bin.join(g).join(name).exists());
+    // Those that are named are built together with all others, unless they are there.
+    let are_there = !wishes.names.is_empty() && wishes.names.iter().all(is_there);
+    for group in groups {
+        let folder = bin.join(group);
+        if !are_there {
+            let script = super::root()?.join("bench/corpus/build.sh");
+            let status = Command::new(script).arg(corpus).arg(group).status();
+            let status = status.context("build.sh")?;
+            if !status.success() {
+                bail!("build.sh {} {group}: {status}", corpus.display());
+            }
+        }
+        let mut names: Vec<String> = fs::read_dir(&folder)
+            .with_context(|| folder.display().to_string())?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| !name.contains('.'))
+            .collect();
+        names.sort();
+        for name in names {
+            let workload = match name.split('-').next() {
+                Some("lua") => Workload::Script("lua"),
+                Some("sqlite") => Workload::Script("sqlite"),
+                Some("cppcheck") => Workload::Script("cppcheck"),
+                // It reads a program that is there.
+                _ => Workload::Arguments(vec!["inspect".into(), "--json".into(), postlink.into()]),
+            };
+            out.push(Subject {
+                program: folder.join(&name),
+                name,
+                profile: None,
+                workload,
+            });
+        }
     }
     for (program, profile) in &wishes.files {
         let name = program
@@ -163,7 +195,7 @@ struct Described {
     scopes: u64,
     /// Bytes of code for which a variable's place is known, added up.
     covered: u64,
-    /// Kinds of errors of `--verify` with their numbers; `None` if it did not end.
+    /// Errors of `--verify`; `None` if it did not end.
     errors: Option<u64>,
 }
 
@@ -201,7 +233,14 @@ fn count(
     Ok(ended.then_some(number))
 }
 
-fn described(program: &Path) -> Result<Described> {
+/// Whether what a program's debug information describes is counted: not if that is of hundreds of megabytes.
+fn is_counted(program: &Path) -> bool {
+    const LARGEST: u64 = 500 << 20;
+    fs::metadata(program).is_ok_and(|m| m.len() < LARGEST)
+}
+
+/// Counts what is described. `verify`: errors as well.
+fn described(program: &Path, verify: bool) -> Result<Described> {
     let sections = Command::new("readelf")
         .arg("-SW")
         .arg(program)
@@ -217,6 +256,13 @@ fn described(program: &Path) -> Result<Described> {
             u64::from_str_radix(size, 16).ok().filter(|_| is_debug)
         })
         .sum::<u64>();
+    // Counting takes longer than all that is measured.
+    if !is_counted(program) {
+        return Ok(Described {
+            bytes,
+            ..Described::default()
+        });
+    }
     let mut package = program.as_os_str().to_owned();
     package.push(".dwp");
     let bytes = bytes + fs::metadata(package).map_or(0, |m| m.len());
@@ -238,25 +284,38 @@ fn described(program: &Path) -> Result<Described> {
         rows,
         scopes: number("#functions with location") + number("#inlined functions"),
         covered: number("sum_all_variables(#bytes in parent scope covered by DW_AT_location)"),
-        errors: count(&mut dump("--verify"), VERIFY_LIMIT, |line| {
-            line.starts_with("error:")
-        })?,
+        errors: if verify {
+            count(&mut dump("--verify"), VERIFY_LIMIT, |line| {
+                line.starts_with("error:")
+            })?
+        } else {
+            None
+        },
     })
 }
 
 /// Runs a tool, with debug information updated or not.
 fn optimise(
     tool: Tool,
-    tools: &Tools,
+    (tools, wishes): (&Tools, &Wishes),
     subject: &Subject,
     (profile, data): (&Path, &Path),
     (output, update): (&Path, bool),
     folder: &Path,
 ) -> Result<Run> {
-    let mut command = Command::new(match tool {
-        Tool::Postlink => tools.program().as_os_str(),
-        Tool::Bolt(name) => name.as_ref(),
-    });
+    let mut words: Vec<OsString> = wishes.pin.iter().map(OsString::from).collect();
+    match tool {
+        Tool::Postlink => words.push(tools.program().into()),
+        Tool::Bolt(name) => words.extend([
+            "prlimit".into(),
+            format!("--as={}", wishes.bolt_memory << 30).into(),
+            name.into(),
+        ]),
+    }
+    let (first, rest) = words.split_first().context("a tool has a name")?;
+    let mut command = Command::new(first);
+    command.args(rest);
+    let _ = fs::remove_file(output); // It may not be there.
     match tool {
         Tool::Postlink => {
             let how = if update { "update" } else { "keep" };
@@ -278,8 +337,9 @@ fn optimise(
     let run = process::run(&mut command, &folder.join("out"), &folder.join("err"))?;
     if !run.status.success() || !output.exists() {
         let said = fs::read_to_string(folder.join("err")).unwrap_or_default();
+        eprintln!("{command:?}: {}: {said}", run.status);
         bail!(
-            "{command:?}: {}: {}",
+            "{}: {}",
             run.status,
             said.lines().last().unwrap_or_default()
         );
@@ -287,33 +347,93 @@ fn optimise(
     Ok(run)
 }
 
-/// What gdb says when it stops in postlink's own main function and steps on, without addresses.
-fn transcript(program: &Path) -> Result<Vec<String>> {
-    let mut command = Command::new("gdb");
-    command.args(["-q", "-nx", "-batch"]);
-    for line in [
-        "set pagination off",
-        "set width 0",
-        "set debuginfod enabled off",
-        "break postlink::main",
-        "run --version",
-        "bt",
-        "info locals",
-        "step",
-        "step",
-        "step",
-        "bt",
-        "info args",
-        "info locals",
-        "finish",
-        "next",
-        "next",
-        "bt",
-        "kill",
-    ] {
-        command.args(["-ex", line]);
+/// Where transcripts of postlink itself stop: in its main function, and deep in code that ran.
+const STOPS: [&str; 2] = ["postlink::main", "postlink_elf::elf::Elf::parse"];
+
+/// A debugger whose transcripts are compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Debugger {
+    Gdb,
+    Lldb,
+}
+
+impl Debugger {
+    fn name(self) -> &'static str {
+        match self {
+            Debugger::Gdb => "gdb",
+            Debugger::Lldb => "LLDB",
+        }
     }
-    let said = command.arg(program).output().context("gdb")?;
+
+    /// Stops, shows frames and variables, steps, and returns to the caller.
+    fn command(self, program: &Path, reads: &Path, stop: &str) -> Command {
+        let mut command = match self {
+            Debugger::Gdb => Command::new("gdb"),
+            Debugger::Lldb => Command::new("lldb-19"),
+        };
+        let run = format!("run inspect {}", reads.display());
+        match self {
+            Debugger::Gdb => {
+                command.args(["-q", "-nx", "-batch"]);
+                let before = [
+                    "set pagination off",
+                    "set width 0",
+                    "set debuginfod enabled off",
+                ];
+                let stop = format!("break {stop}");
+                let steps = [
+                    "bt",
+                    "info args",
+                    "info locals",
+                    "step",
+                    "step",
+                    "step",
+                    "bt",
+                    "info locals",
+                    "up",
+                    "info locals",
+                    "down",
+                    "finish",
+                    "next",
+                    "next",
+                    "bt",
+                    "kill",
+                ];
+                for line in before.into_iter().chain([&*stop, &*run]).chain(steps) {
+                    command.args(["-ex", line]);
+                }
+            }
+            Debugger::Lldb => {
+                command.args(["-b", "-x"]);
+                let stop = format!("breakpoint set -n {stop}");
+                let steps = [
+                    "bt",
+                    "frame variable",
+                    "next",
+                    "next",
+                    "bt",
+                    "up",
+                    "frame variable",
+                    "down",
+                    "finish",
+                    "bt",
+                    "kill",
+                ];
+                let before = ["settings set target.disable-aslr true", &*stop, &*run];
+                for line in before.into_iter().chain(steps) {
+                    command.args(["-o", line]);
+                }
+            }
+        }
+        command.arg(program);
+        command
+    }
+}
+
+/// Lines of what a debugger says, without addresses and numbers of processes.
+fn transcript(debugger: Debugger, program: &Path, reads: &Path, stop: &str) -> Result<Vec<String>> {
+    let said = debugger.command(program, reads, stop).output();
+    let said = said.with_context(|| debugger.name())?;
     let name = program.display().to_string();
     let plain = |line: &str| -> String {
         let mut out = String::new();
@@ -327,24 +447,50 @@ fn transcript(program: &Path) -> Result<Vec<String>> {
         out
     };
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let changes = [
+        "[Inferior",
+        "libthread_db",
+        "Process ",
+        "[New Thread",
+        "[Switching to",
+        "xecutable",
+        "_start",
+    ];
     let lines = text
         .lines()
-        .filter(|l| !l.contains("[Inferior") && !l.contains("libthread_db"));
+        .filter(|l| !changes.iter().any(|c| l.contains(c)));
     Ok(lines.map(plain).collect())
 }
 
 /// Compares transcripts of postlink itself before and after.
-fn compare_transcripts(before: &Path, after: &Path) -> Result<String> {
-    let (a, b) = (transcript(before)?, transcript(after)?);
-    let stops = a
-        .iter()
-        .filter(|line| line.contains("postlink::main"))
-        .count();
-    let differ = a.iter().zip(&b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len());
-    Ok(format!(
-        "\nA transcript of gdb in postlink itself, before and after postlink: {} lines, {differ} differ ({stops} name its main function).\n",
-        a.len()
-    ))
+fn compare_transcripts(before: &Path, after: &Path, folder: &Path) -> Result<String> {
+    let mut out = String::new();
+    // What both read is small, and the same.
+    let reads = Path::new("/bin/true");
+    for debugger in [Debugger::Gdb, Debugger::Lldb] {
+        for stop in STOPS {
+            let same = folder.join("same-name");
+            let mut all = Vec::new();
+            for program in [before, after] {
+                fs::copy(program, &same).context("a copy to debug")?;
+                all.push(transcript(debugger, &same, reads, stop)?);
+            }
+            let [a, b] = &all[..] else { continue };
+            let last = stop.rsplit("::").next().unwrap_or(stop);
+            let stopped = a.iter().filter(|line| line.contains(last)).count();
+            let pairs = || a.iter().zip(b);
+            let differ = pairs().filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len());
+            for (a, b) in pairs().filter(|(a, b)| a != b).take(5) {
+                eprintln!("{} {stop}:\n- {a}\n+ {b}", debugger.name());
+            }
+            out += &format!(
+                "| {} | `{stop}` | {} | {stopped} | {differ} |\n",
+                debugger.name(),
+                a.len()
+            );
+        }
+    }
+    Ok(out)
 }
 
 /// Medians: seconds by the clock, seconds of processors, bytes.
@@ -369,11 +515,17 @@ fn profile(
         Some(profile) => profile.clone(),
         None => {
             let (copy, profile) = (folder.join("inst"), folder.join("app.plraw"));
+            // Counters of another program may be there, which a run would continue.
+            let _ = fs::remove_file(&profile);
             tools.postlink_instrument(&subject.program, &copy, folder)?;
             let mut command = match &subject.workload {
                 Workload::Script(name) => {
                     let mut command = Command::new(super::root()?.join("bench/corpus/workload.sh"));
                     command.arg(name).arg(&copy).arg(corpus);
+                    // The file that is checked: many copies check it one after another.
+                    if *name == "cppcheck" {
+                        command.env("N", "lzio");
+                    }
                     command
                 }
                 Workload::Arguments(arguments) => {
@@ -400,18 +552,23 @@ fn profile(
 /// A row for a tool.
 fn row(
     tool: Tool,
-    tools: &Tools,
+    (tools, wishes): (&Tools, &Wishes),
     subject: &Subject,
     (profiles, before): ((&Path, &Path), &Described),
-    runs: usize,
     (folder, end): (&Path, &mut String),
 ) -> Result<String> {
     let output = folder.join(format!("{}.{}", subject.name, tool.name()));
     let (mut with, mut without) = (Vec::new(), Vec::new());
-    for _ in 0..runs {
+    for _ in 0..wishes.runs {
+        if without
+            .first()
+            .is_some_and(|run: &Run| run.wall > super::LONG)
+        {
+            break;
+        }
         without.push(optimise(
             tool,
-            tools,
+            (tools, wishes),
             subject,
             profiles,
             (&output, false),
@@ -419,7 +576,7 @@ fn row(
         )?);
         with.push(optimise(
             tool,
-            tools,
+            (tools, wishes),
             subject,
             profiles,
             (&output, true),
@@ -427,25 +584,36 @@ fn row(
         )?);
     }
     let (a, b) = (medians(&without), medians(&with));
-    let after = described(&output)?;
-    let kept =
-        |now: u64, before: u64| format!("{:.1} %", 100.0 * now as f64 / before.max(1) as f64);
+    let after = described(&output, before.errors.is_some())?;
+    // The files of split units of an input are many, and tools differ in how many they make.
+    let size = if subject.name.ends_with("-split") {
+        "not counted".to_owned()
+    } else {
+        let growth = after.bytes as f64 / before.bytes.max(1) as f64 - 1.0;
+        format!("{:+.1} %", 100.0 * growth)
+    };
+    let kept = |now: u64, before: u64| match before {
+        0 => "not counted".to_owned(),
+        _ => format!("{:.1} %", 100.0 * now as f64 / before as f64),
+    };
     let errors = match (before.errors, after.errors) {
         (Some(before), Some(now)) => format!("{:+}", now as i64 - before as i64),
+        _ if before.rows == 0 => "not counted".to_owned(),
         _ => "no end".to_owned(),
     };
     if tool == Tool::Postlink && subject.name.starts_with("postlink") {
-        *end += &compare_transcripts(&subject.program, &output)?;
+        *end += &compare_transcripts(&subject.program, &output, folder)?;
     }
     fs::remove_file(&output).context("the output")?;
     Ok(format!(
-        "| {} | {} | +{:.2} s | +{:.2} s | +{:.0} MB | {:+.1} % | {} | {} | {} | {errors} |\n",
+        "| {} | {} | {:.2} {:+.2} s | {:+.2} s | {:.0} {:+.0} MB | {size} | {} | {} | {} | {errors} |\n",
         subject.name,
         tool.name(),
+        a.0,
         b.0 - a.0,
         b.1 - a.1,
+        a.2 / 1e6,
         (b.2 - a.2) / 1e6,
-        100.0 * (after.bytes as f64 / before.bytes.max(1) as f64 - 1.0),
         kept(after.rows, before.rows),
         kept(after.scopes, before.scopes),
         kept(after.covered, before.covered),
@@ -459,46 +627,85 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let tools = Tools::at(wishes.postlink.as_deref())?;
     let corpus = super::programs::corpus()?;
     let folder = tempfile::tempdir().context("a folder for outputs")?;
+    let cores = std::thread::available_parallelism()?;
+    let pin = match &wishes.pin[..] {
+        [.., processor] => format!(", all on processor {processor} alone"),
+        [] => String::new(),
+    };
     let mut text = format!(
         "# Debug information
 
-Written by `cargo xtask bench debug`: {} runs of each tool in turn, with debug information updated and not; what is shown is the difference of the medians. Rows, scopes
+Written by `cargo xtask bench debug`{} ({}; {}): {} runs of each tool in turn, with debug information updated and not, on a machine of {cores} processors{pin}. Time and memory are those of the
+run without, and what the update adds to it: medians (of one run of each where that takes longer than {} s). Processor time is the addition alone. llvm-bolt may have {} GB. Rows, scopes
 and bytes of code with a known place of a variable are counted by {DWARFDUMP}, as shares of the input's (rows: old code that is still there counts for tools that keep it); errors
 are those of `--verify` beyond the input's, *no end*: it did not end within {} s for the input or the output. postlink checks nothing here (`--no-verify`), as llvm-bolt does not.
 
 | program | tool | time | processor time | memory | size | rows | scopes | places | errors |
 |---|---|--:|--:|--:|--:|--:|--:|--:|--:|
 ",
+        if wishes.large { " --large" } else { "" },
+        tools.versions().join("; "),
+        versions().join("; "),
         wishes.runs,
+        super::LONG.as_secs(),
+        wishes.bolt_memory,
         VERIFY_LIMIT.as_secs(),
     );
-    let mut end = String::new();
+    let (mut end, mut inputs) = (String::new(), String::new());
     for subject in subjects(&wishes, &corpus, tools.program())? {
         eprintln!("{}", subject.name);
-        let before = described(&subject.program)?;
+        let before = described(&subject.program, true)?;
+        let size = fs::metadata(&subject.program).map_or(0, |m| m.len());
+        inputs += &format!(
+            "| {} | {:.1} MB | {:.1} MB | {} | {} |\n",
+            subject.name,
+            size as f64 / 1e6,
+            before.bytes as f64 / 1e6,
+            grouped(before.rows),
+            grouped(before.scopes),
+        );
         let profiles = profile(&subject, &tools, &corpus, folder.path())?;
         let profiles = (&*profiles.0, &*profiles.1);
         for tool in ALL {
             let place = (folder.path(), &mut end);
-            let made = row(
-                tool,
-                &tools,
-                &subject,
-                (profiles, &before),
-                wishes.runs,
-                place,
-            );
+            let with = (&tools, &wishes);
+            let made = row(tool, with, &subject, (profiles, &before), place);
             text += &made.unwrap_or_else(|error| {
+                let why = format!("{error:#}").replace('|', "/");
                 format!(
-                    "| {} | {} | {error:#} | | | | | | | |\n",
+                    "| {} | {} | {why} | | | | | | | |\n",
                     subject.name,
                     tool.name()
                 )
             });
         }
+        // What was measured stays if a later program stops the run.
+        fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
     }
-    text += &end;
+    text += "\nInputs:\n\n| program | file | debug information | rows | scopes |\n|---|--:|--:|--:|--:|\n";
+    text += &inputs;
+    if !end.is_empty() {
+        text += "
+Transcripts of debuggers that stop in postlink itself, show frames and variables, step, and return, before postlink and after:
+
+| debugger | stops in | lines | name the function | differ |
+|---|---|--:|--:|--:|
+";
+        text += &end;
+    }
     fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
     println!("{text}");
     Ok(true)
+}
+
+/// Of llvm-bolt.
+fn versions() -> Vec<String> {
+    let of = |tool: Tool| {
+        let output = Command::new(tool.name()).arg("--version").output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find(|line| line.contains("version"))?;
+        Some(format!("{}: {}", tool.name(), line.trim()))
+    };
+    let bolts = ALL.into_iter().filter(|tool| *tool != Tool::Postlink);
+    bolts.filter_map(of).collect()
 }

@@ -147,10 +147,10 @@ pub fn build(program: &Program, corpus: &Path) -> Result<()> {
 }
 
 /// Builds programs of two releases each.
-pub fn build_releases(corpus: &Path) -> Result<()> {
+pub fn build_releases(corpus: &Path, names: &[String]) -> Result<()> {
     let errors = corpus.join("releases.err");
     let mut command = Command::new(script("releases.sh")?);
-    command.arg(corpus);
+    command.arg(corpus).args(names);
     let run = process::run(&mut command, &corpus.join("releases.log"), &errors)?;
     if !run.status.success() {
         let said = fs::read_to_string(&errors).unwrap_or_default();

@@ -43,6 +43,14 @@ const RELEASES: &[Releases] = &[
         old: "3.39.2",
         new: "3.41.2",
     },
+    // A whole major release lies between them.
+    Releases {
+        workload: "redis",
+        n: "100000",
+        file: "redis",
+        old: "6.0.16",
+        new: "7.0.15",
+    },
 ];
 
 /// A program of two releases.
@@ -67,6 +75,8 @@ struct Wishes {
     output: PathBuf,
     /// Programs that are built already: postlink, and the examples `judge` and `draw`.
     built: Option<[PathBuf; 3]>,
+    /// Those of [`RELEASES`] that are measured; none: all.
+    names: Vec<String>,
 }
 
 impl Wishes {
@@ -74,6 +84,7 @@ impl Wishes {
         let mut wishes = Wishes {
             output: super::root()?.join("bench/samples.md"),
             built: None,
+            names: Vec::new(),
         };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
@@ -89,7 +100,13 @@ impl Wishes {
                     wishes.built =
                         Some([at("postlink"), at("examples/judge"), at("examples/draw")]);
                 }
-                other => bail!("cargo xtask bench samples has no option '{other}'"),
+                other if other.starts_with('-') => {
+                    bail!("cargo xtask bench samples has no option '{other}'")
+                }
+                name if RELEASES.iter().any(|of| of.workload == name) => {
+                    wishes.names.push(name.to_owned());
+                }
+                other => bail!("there are no two releases of '{other}'"),
             }
         }
         Ok(wishes)
@@ -397,8 +414,11 @@ pub fn run(arguments: &[String]) -> Result<bool> {
          of a run, by its exact counts, with the layouts that profiles lead to. Figures repeat exactly, but for those of perf's clock.\n\n",
         bench.tools.versions().join("; ")
     );
-    programs::build_releases(&bench.corpus)?;
-    for of in RELEASES {
+    programs::build_releases(&bench.corpus, &wishes.names)?;
+    let is_wanted = |of: &&Releases| {
+        wishes.names.is_empty() || wishes.names.iter().any(|name| name == of.workload)
+    };
+    for of in RELEASES.iter().filter(is_wanted) {
         eprintln!("== {} {}", of.workload, of.new);
         let rows = bench.sampled(of).with_context(|| of.workload.to_owned())?;
         table(
