@@ -81,8 +81,8 @@ pub trait Covers: Isa {
     /// Whether a jump takes the place of whole instructions, so that no branch can target its middle.
     const WHOLE_ENTRIES: bool;
 
-    /// Whether calls can be counted in functions that are re-emitted. Where it is not so, no checker follows the counter
-    /// into the routine that notes first calls.
+    /// Whether calls can be counted in functions that are re-emitted. Where they cannot, the checker does not follow
+    /// the counter into the routine that notes first calls.
     const COUNTS_CALLS_ANEW: bool;
 
     /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.

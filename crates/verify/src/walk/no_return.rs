@@ -2,8 +2,8 @@
 //!
 //! Nothing in a program says that what follows a call is never reached: compilers leave out of a function what would
 //! come after `call abort`, and what stands there is another block, in which registers hold something else. Where data
-//! flow over new code ([`super::own_tables`]) succeeds only if such a call ends a path, the function rests on assumption
-//! A16.
+//! flow over new code ([`super::own_tables`]) succeeds only if such a call ends a path, the function rests on
+//! assumption A16.
 //!
 //! | which functions | how they are known |
 //! |---|---|

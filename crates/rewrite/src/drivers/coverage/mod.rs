@@ -17,8 +17,8 @@
 //! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it
 //! count from zero: a function's is its address in the input.
 //!
-//! Without kept relocations functions are re-emitted as well. Those whose old entry has no room for a jump are left out,
-//! as pointers lead there past the counter; so are, for coverage of blocks, those that may continue in old code.
+//! Without kept relocations functions are re-emitted as well. Those whose old entry has no room for a jump are left
+//! out, as pointers lead there past the counter; so are, for coverage of blocks, those that may continue in old code.
 //!
 //! A function's calls are counted in its first block; if that is also a loop header and a jump leads to the counter,
 //! iterations are counted as well.
