@@ -57,8 +57,8 @@ fn is_declared(name: &[u8]) -> bool {
 
 /// [`places`] of an input of which no kept relocations were used; else they are not asked for.
 pub(crate) fn of_bare<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>) -> FxHashSet<u64> {
-    let bare = claim.basis.is_some();
-    bare.then(|| places::<A>(input)).unwrap_or_default()
+    let places = claim.basis.map(|_| places::<A>(input));
+    places.unwrap_or_default()
 }
 
 /// The slots of such functions that are imported, and the addresses of those that are exported.
