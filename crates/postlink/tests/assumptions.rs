@@ -682,12 +682,7 @@ fn paths_end_at_calls_of_library_functions_that_do_not_return() {
                 folder.postlink(&arguments)
             };
             postlink("instrument app -o counting --relocations none");
-            let counting = folder
-                .command(folder.path("counting"), &[])
-                .env("POSTLINK_PROFILE", folder.path("run.plraw"))
-                .output()
-                .expect("it was made");
-            assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+            folder.counting_prints(&plain);
             postlink("optimize app -p run.plraw -o opt --plt all --relocations none");
             assert_eq!(folder.run(folder.path("opt"), &[]), plain);
             for output in ["counting", "opt"] {

@@ -245,12 +245,7 @@ fn pointers_that_begin_with_imported_functions_may_hold_others_later() {
         let said = String::from_utf8_lossy(&made.stderr).into_owned();
         assert!(made.status.success(), "{said}");
         assert!(!said.contains("could not be proved"), "{flags:?}: {said}");
-        let counting = folder
-            .command(folder.path("counting"), &[])
-            .env("POSTLINK_PROFILE", folder.path("run.plraw"))
-            .output()
-            .expect("it was made");
-        assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+        folder.counting_prints(&plain);
         folder.postlink(&["convert", "run.plraw", "--binary", "app", "-o", "app.fdata"]);
         let records = std::fs::read_to_string(folder.path("app.fdata")).expect("it was written");
         // A jump through a pointer may continue in old code without kept relocations, and is not recorded.

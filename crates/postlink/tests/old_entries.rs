@@ -47,12 +47,7 @@ fn counted(flags: &[&str]) -> Folder {
     let app = folder.compile("app", SOURCE, flags);
     let plain = folder.run(&app, &[]);
     folder.postlink(&["instrument", "app", "-o", "counting"]);
-    let counting = folder
-        .command(folder.path("counting"), &[])
-        .env("POSTLINK_PROFILE", folder.path("run.plraw"))
-        .output()
-        .expect("it was made");
-    assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+    folder.counting_prints(&plain);
     folder
 }
 

@@ -54,12 +54,7 @@ fn copies(folder: &Folder, flags: &[&str]) -> [serde_json::Value; 2] {
     let plain = folder.run(&app, &[]);
     let none = ["--relocations", "none"];
     folder.postlink(&[&["instrument", "app", "-o", "counting"][..], &none].concat());
-    let counting = folder
-        .command(folder.path("counting"), &[])
-        .env("POSTLINK_PROFILE", folder.path("run.plraw"))
-        .output()
-        .expect("it was made");
-    assert_eq!(String::from_utf8_lossy(&counting.stdout), plain);
+    folder.counting_prints(&plain);
     let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
     folder.postlink(&[&optimize[..], &none].concat());
     assert_eq!(folder.run(folder.path("opt"), &[]), plain);

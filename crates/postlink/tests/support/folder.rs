@@ -97,6 +97,14 @@ impl Folder {
         self.run(self.path(&format!("{name}.inst")), arguments);
     }
 
+    /// Runs `counting` with the profile `run.plraw`: it prints what the program does.
+    pub fn counting_prints(&self, plain: &str) {
+        let mut counting = self.command(self.path("counting"), &[]);
+        let counted = counting.env("POSTLINK_PROFILE", self.path("run.plraw"));
+        let output = counted.output().expect("it was made");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), plain);
+    }
+
     /// Instruments `app`, optimises it in all presets, and verifies: it prints the same each time, and nothing was
     /// taken back. The last output is `opt`. `stays`: what the instrumenting run says of functions that stay.
     pub fn comes_out_right(&self, stays: Option<&str>) {

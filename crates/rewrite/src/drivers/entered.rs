@@ -17,7 +17,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::layout::Chosen;
+use super::layout::{Chosen, original};
 use crate::attach::Counted;
 use crate::cfg::{BlockId, Term, Use};
 use crate::discover::Program;
@@ -70,15 +70,6 @@ fn entries(c: &Counted<'_>, exact: bool) -> i64 {
 fn number(count: u64) -> i64 {
     // Sums of many do not overflow.
     i64::try_from(count).unwrap_or(i64::MAX).min(1 << 50)
-}
-
-/// Blocks in the input's order, part by part.
-fn original(c: &Counted<'_>) -> [Vec<BlockId>; 2] {
-    let mut order: [Vec<BlockId>; 2] = Default::default();
-    for (block, b) in c.analysed.cfg.blocks.iter().zip(0..) {
-        order[usize::from(block.piece > 0)].push(b);
-    }
-    order
 }
 
 /// Branches that are taken between blocks in an order. Those of jump tables are in all orders the same.

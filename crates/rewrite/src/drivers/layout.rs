@@ -22,6 +22,15 @@ pub(super) struct Chosen {
     pub after: f64,
 }
 
+/// Blocks in the input's order, part by part.
+pub(super) fn original(c: &Counted<'_>) -> [Vec<BlockId>; 2] {
+    let mut order: [Vec<BlockId>; 2] = Default::default();
+    for (block, b) in c.analysed.cfg.blocks.iter().zip(0..) {
+        order[usize::from(block.piece > 0)].push(b);
+    }
+    order
+}
+
 /// Orders the blocks of a function and splits it.
 pub(super) fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen {
     let cfg = &c.analysed.cfg;

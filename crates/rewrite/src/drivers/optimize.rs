@@ -19,7 +19,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 
 use super::entered::cheaper_where_they_are;
-use super::layout::{CallGraph, Chosen, loop_heads, order_blocks, order_functions};
+use super::layout::{CallGraph, Chosen, loop_heads, order_blocks, order_functions, original};
 use super::rewriting::{Answer, Refusal, Rewriting, retain};
 use super::search::{Layout, SearchReport, Trials, Walk};
 use crate::analyse::counters::Counts;
@@ -590,10 +590,7 @@ fn dyno_stats<I: Isa>(
     moved: Option<&Changes>,
 ) -> (DynoStats, DynoStats) {
     let mut stats = (DynoStats::default(), DynoStats::default());
-    let mut original: [Vec<BlockId>; 2] = Default::default();
-    for (b, block) in c.analysed.cfg.blocks.iter().enumerate() {
-        original[usize::from(block.piece > 0)].push(b as BlockId);
-    }
+    let original = original(c);
     let nothing = Changes::default();
     stats.0.add::<I>(program, c, &original, &nothing);
     let (blocks, changes) = match moved {
