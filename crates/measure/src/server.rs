@@ -16,6 +16,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +31,9 @@ use crate::run::{Run, ending, run_with};
 const POLL: Duration = Duration::from_millis(10);
 /// Time between the polite and the impolite request to end.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long the end of a server's output is waited for when it has ended: a process that it left behind may hold the
+/// pipe for ever.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much of what a server says is kept for messages.
 const SAID: usize = 4096;
 
@@ -171,6 +175,8 @@ struct Server {
     output: Arc<Mutex<Vec<u8>>>,
     /// Text to look for, and whether it came.
     found: Arc<Mutex<bool>>,
+    /// How many of its pipes are still read.
+    open: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -187,6 +193,7 @@ impl Server {
             status: None,
             output: Arc::default(),
             found: Arc::default(),
+            open: Arc::default(),
         })
     }
 
@@ -203,6 +210,8 @@ impl Server {
         for mut pipe in pipes.into_iter().flatten() {
             let (output, found) = (Arc::clone(&self.output), Arc::clone(&self.found));
             let wanted = wanted.map(str::to_owned);
+            let open = Arc::clone(&self.open);
+            open.fetch_add(1, Ordering::Relaxed);
             // Nothing waits for these threads: a process that left the group may hold the pipe for ever.
             thread::spawn(move || {
                 let mut buffer = [0; 4096];
@@ -224,13 +233,21 @@ impl Server {
                         output.drain(..more);
                     });
                 }
+                open.fetch_sub(1, Ordering::Release);
             });
         }
     }
 
-    fn said(&self) -> String {
+    fn said(&mut self) -> String {
         // What it wrote last may still be in a pipe.
         thread::sleep(POLL);
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.ended().is_some()
+            && self.open.load(Ordering::Acquire) > 0
+            && Instant::now() < deadline
+        {
+            thread::sleep(POLL);
+        }
         let mut said = String::new();
         set(&self.output, |output| {
             said = String::from_utf8_lossy(output).into_owned();
@@ -519,17 +536,20 @@ mod tests {
     fn a_server_is_loaded_and_stopped_with_all_of_its_processes() {
         let dir = std::env::temp_dir().join(format!("postlink-server-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a temporary directory");
-        let (pipe, pids) = (dir.join("pipe"), dir.join("pids"));
-        // Works for each line that it gets. A child of it sleeps.
+        let [pipe, answers, pids] = ["pipe", "answers", "pids"].map(|name| dir.join(name));
+        // Works for each line that it gets. A child of it sleeps. It holds both pipes open, so that neither a line nor
+        // an answer is lost between two loads.
         let script = format!(
-            "mkfifo {pipe}; sleep 1000 & echo $! > {pids}; echo it is up; \
-             while :; do while read -r line; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo did > {pipe}.answer; done < {pipe}; done",
+            "mkfifo {pipe} {answers}; sleep 1000 & echo $! > {pids}; exec 3<>{pipe} 4<>{answers}; echo it is up; \
+             while read -r line <&3; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo did >&4; done",
             pipe = pipe.display(),
+            answers = answers.display(),
             pids = pids.display(),
         );
         let load = format!(
-            "[ -p {pipe}.answer ] || mkfifo {pipe}.answer; echo work > {pipe}; read -r answer < {pipe}.answer",
-            pipe = pipe.display()
+            "echo work > {}; read -r answer < {}",
+            pipe.display(),
+            answers.display()
         );
         let run = run(
             &plan("text:is up"),
@@ -553,7 +573,7 @@ mod tests {
     fn a_server_that_fails_says_why() {
         let failed = |ready: &str, script: &str, load: &str| {
             let plan = Plan {
-                patience: Duration::from_millis(300),
+                patience: Duration::from_secs(1),
                 ..plan(ready)
             };
             run(&plan, &mut shell(script), || shell(load), None)
