@@ -205,7 +205,7 @@ impl<'a> Finish<'a> {
         let room = if patch.uleb {
             uleb_len(number) <= usize::from(patch.size)
         } else {
-            fits(number, patch.size)
+            patch.size <= 8 && fits(number, patch.size)
         };
         if !room {
             let what = format!("{number:#x} does not fit a field of {} bytes", patch.size);
@@ -354,7 +354,7 @@ impl<'a> Finish<'a> {
             let room = if a.is_uleb() {
                 uleb_len(value) <= a.size
             } else {
-                fits(value, a.size as u8)
+                a.size <= 8 && fits(value, a.size as u8)
             };
             if room && a.size > 0 {
                 let mut bytes = Vec::new();

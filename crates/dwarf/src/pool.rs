@@ -25,6 +25,7 @@
 //! names ([`Extents`]).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
@@ -116,8 +117,15 @@ pub(crate) struct Resolved {
     appended: Vec<u64>,
 }
 
+impl Resolved {
+    /// Whether any entry changes.
+    pub fn changes(&self) -> bool {
+        !self.changed.is_empty()
+    }
+}
+
 /// A contribution: one header and the entries after it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contribution {
     start: u64,
     base: u64,
@@ -179,6 +187,32 @@ impl Extents {
                 .unwrap_or(section.len() as u64),
             offset_size: 0,
         })
+    }
+}
+
+/// The bytes that users of a pool reach.
+pub(crate) struct Reach {
+    /// With the header.
+    pub range: Range<u64>,
+    /// The pool's contribution, if it holds all entries that are used: else none can be appended to it.
+    pub own: Option<Contribution>,
+}
+
+impl Reach {
+    /// Of a pool of which `own` is known, by its users.
+    pub fn new(section: &[u8], base: u64, own: Option<Contribution>, users: &[User]) -> Self {
+        let pool = Pool {
+            section,
+            base: Some(base),
+        };
+        let used = users.iter().filter(|user| user.kind != UserKind::Any);
+        // What is not in the section is no entry.
+        let used = used.filter(|user| pool.get(user.index).is_ok());
+        let last = used.map(|user| base + ENTRY * user.index + ENTRY).max();
+        let end = last.unwrap_or(base);
+        let own = own.filter(|c| end <= c.end && (c.end - c.base).is_multiple_of(ENTRY));
+        let range = own.map_or(base..end, |c| c.start..c.end);
+        Reach { range, own }
     }
 }
 
@@ -371,6 +405,25 @@ mod tests {
             pool.get(4).unwrap_err().to_string(),
             ".debug_addr at 0x8: no address has index 0x4; the section has 0x28 bytes"
         );
+    }
+
+    #[test]
+    fn a_contribution_that_does_not_hold_all_that_is_used_does_not_grow() {
+        let mut section = section(3);
+        let own = contribution(&section, 0);
+        let reach =
+            |section: &[u8], own, index| Reach::new(section, 8, own, &[user(index, 0, FIELD)]);
+        let whole = reach(&section, own, 2);
+        assert!(whole.own == own && whole.range == (0..32));
+        // What is not in the section does not count.
+        assert!(reach(&section, own, 3).own == own);
+        for (length, index, end) in [(12, 2, 32), (5, 0, 16)] {
+            section[0] = length;
+            let own = contribution(&section, 0);
+            assert!(own.is_some());
+            let reach = reach(&section, own, index);
+            assert!(reach.own.is_none() && reach.range == (8..end));
+        }
     }
 
     #[test]

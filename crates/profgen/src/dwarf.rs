@@ -328,6 +328,23 @@ impl<'u, 'd> Units<'u, 'd> {
         Ok(part)
     }
 
+    /// Whether the length of an entry reaches past the last address: it has no code then. gimli's `die_ranges` adds
+    /// the two without a look.
+    fn ends_past_all_addresses(
+        &self,
+        unit: &Unit<Slice<'d>>,
+        entry: &DebuggingInformationEntry<Slice<'d>>,
+    ) -> Result<bool, gimli::Error> {
+        let low = entry.attr_value(gimli::DW_AT_low_pc);
+        let Some(gimli::AttributeValue::Udata(length)) = entry.attr_value(gimli::DW_AT_high_pc)
+        else {
+            return Ok(false);
+        };
+        let low = low.map(|value| self.dwarf.attr_address(unit, value));
+        let low = low.transpose()?.flatten();
+        Ok(low.is_some_and(|low| low.checked_add(length).is_none()))
+    }
+
     /// Collects the scopes of a unit.
     fn scopes(&self, unit: &'u Unit<Slice<'d>>, part: &mut Part<'d>) -> Result<(), gimli::Error> {
         let mut known = FxHashMap::default();
@@ -346,6 +363,9 @@ impl<'u, 'd> Units<'u, 'd> {
                 gimli::DW_TAG_inlined_subroutine => true,
                 _ => continue,
             };
+            if self.ends_past_all_addresses(unit, &entry)? {
+                continue;
+            }
             let mut ranges = self.dwarf.die_ranges(unit, &entry)?;
             let mut extents = Vec::new();
             while let Some(range) = ranges.next()? {

@@ -84,7 +84,14 @@ pub fn update_split(
         match attempt(sections, files, map, &passed)? {
             Attempt::Done(update) => return Ok(*update),
             // Few rounds: those of one round are all found in it.
-            Attempt::Without(more) => passed.extend(more),
+            Attempt::Without(more) => {
+                let (known, error) = (passed.len(), more.values().next().cloned());
+                passed.extend(more);
+                // A unit that cannot be left out would be found again for ever.
+                if let Some(error) = error.filter(|_| passed.len() == known) {
+                    return Err(error);
+                }
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::abbrev::{Additions, Demand};
 use crate::finish;
 use crate::names::at;
-use crate::pool::{self, Outcome, User};
+use crate::pool::{self, Contribution, Outcome, Reach, Resolved, User};
 use crate::read::{put_at, put_uleb_padded};
 use crate::report::Loss;
 use crate::sections::Section;
@@ -29,24 +29,44 @@ impl Job<'_, '_> {
             }
         }
         let section = self.program().get(Section::Addr);
-        let resolved: Vec<_> = of_pool
+        let all_users = |units: &[usize]| -> Vec<User> {
+            let users = units.iter().flat_map(|i| plans[*i].users.iter().copied());
+            users.collect()
+        };
+        let reaches: Vec<(Reach, &[usize])> = of_pool
             .par_iter()
             .map(|(base, units)| {
-                let users: Vec<User> = units
-                    .iter()
-                    .flat_map(|i| plans[*i].users.iter().copied())
-                    .collect();
                 let own = self.extents.of(section, *base);
+                let reach = Reach::new(section, *base, own, &all_users(units));
+                (reach, &**units)
+            })
+            .collect();
+        let failed = self.overlapping(&reaches);
+        if !failed.is_empty() {
+            return Ok((Vec::new(), failed));
+        }
+        let with_reach: Vec<_> = of_pool.iter().zip(&reaches).collect();
+        let resolved: Vec<_> = with_reach
+            .par_iter()
+            .map(|((base, units), (reach, _))| {
+                let users = all_users(units);
+                let own = reach.own;
                 // Operations that are not known may name any entry.
                 let is_known = |i: &usize| {
                     let lost = &plans[*i].report.losses;
                     !lost.contains_key(&Loss::UnknownOperation)
                 };
                 let all_known = units.iter().all(is_known);
-                let resolved = pool::resolve(section, *base, own, &users, all_known);
-                (*base, own, resolved)
+                let resolved = pool::resolve(section, **base, own, &users, all_known);
+                (**base, own, resolved)
             })
             .collect();
+        if self.behind {
+            let failed = self.without_contribution(&resolved, &of_pool);
+            if !failed.is_empty() {
+                return Ok((Vec::new(), failed));
+            }
+        }
         let mut outcomes = vec![Vec::new(); plans.len()];
         let mut pools = BTreeMap::new();
         let all = resolved.into_iter().zip(of_pool.values());
@@ -71,6 +91,51 @@ impl Job<'_, '_> {
             .enumerate()
             .try_for_each(|(i, (plan, outcomes))| self.without_addresses(i, plan, outcomes))?;
         Ok((outcomes, failed))
+    }
+
+    /// Units whose pools overlap: an entry of one would be changed as that of another, or moved by its growth.
+    fn overlapping(&self, reaches: &[(Reach, &[usize])]) -> Passed {
+        let mut failed = Passed::new();
+        let mut sorted: Vec<&(Reach, &[usize])> = reaches.iter().collect();
+        sorted.sort_by_key(|(reach, _)| reach.range.start);
+        let mut last: Option<&(Reach, &[usize])> = None;
+        for one in sorted {
+            let (reach, _) = one;
+            if let Some(before) = last.filter(|(before, _)| reach.range.start < before.range.end) {
+                let what = format!(
+                    "entries at {:#x} to {:#x} overlap with others, at {:#x} to {:#x}",
+                    reach.range.start, reach.range.end, before.0.range.start, before.0.range.end
+                );
+                let error = Error::new(Section::Addr.name(), reach.range.start, what);
+                for unit in before.1.iter().chain(one.1).map(|i| &self.units[*i]) {
+                    failed.insert((unit.set, unit.section, unit.start), error.clone());
+                }
+            }
+            if last.is_none_or(|(before, _)| before.range.end < reach.range.end) {
+                last = Some(one);
+            }
+        }
+        failed
+    }
+
+    /// Units of pools that change, and are no contribution that could be put behind the old ones.
+    fn without_contribution(
+        &self,
+        resolved: &[(u64, Option<Contribution>, (Resolved, Vec<Outcome>))],
+        of_pool: &BTreeMap<u64, Vec<usize>>,
+    ) -> Passed {
+        let mut failed = Passed::new();
+        for ((base, own, (resolved, _)), units) in resolved.iter().zip(of_pool.values()) {
+            if own.is_some() || !resolved.changes() {
+                continue;
+            }
+            let what = "entries change that are in no contribution, and other units may use them";
+            let error = Error::new(Section::Addr.name(), *base, what.to_owned());
+            for unit in units.iter().map(|i| &self.units[*i]) {
+                failed.insert((unit.set, unit.section, unit.start), error.clone());
+            }
+        }
+        failed
     }
 
     /// Scopes that lost their index get an abbreviation without one.

@@ -342,7 +342,8 @@ impl Walk<'_, '_> {
     fn patch(&mut self, a: &Attribute, number: Number) {
         self.plan.patches.push(Patch {
             at: self.relative(a.at),
-            size: a.size as u8, // a number has few bytes
+            // A number has few bytes; a block in its place may have many, and is refused when it is written.
+            size: u8::try_from(a.size).unwrap_or(u8::MAX),
             uleb: a.is_uleb(),
             number,
         });

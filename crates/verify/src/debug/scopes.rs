@@ -10,8 +10,9 @@ use super::Slice;
 use super::frame::{Entries, Units, is_single};
 use super::map::{CodeMap, union};
 
-/// Intervals of an entry, as they are.
-fn intervals<'d>(
+/// Intervals of an entry, as they are. gimli's own `die_ranges` adds a length to an address without a look at the
+/// end of the address space; here that wraps.
+pub(super) fn intervals<'d>(
     dwarf: &Dwarf<Slice<'d>>,
     unit: &Unit<Slice<'d>>,
     entry: &gimli::DebuggingInformationEntry<Slice<'d>>,
@@ -20,10 +21,31 @@ fn intervals<'d>(
     if is_single(entry) {
         return Ok(out);
     }
-    let mut ranges = dwarf.die_ranges(unit, entry)?;
-    while let Some(range) = ranges.next()? {
-        out.push(range.begin..range.end);
+    if let Some(ranges) = entry.attr_value(c::DW_AT_ranges)
+        && let Some(mut ranges) = dwarf.attr_ranges(unit, ranges)?
+    {
+        while let Some(range) = ranges.next()? {
+            out.push(range.begin..range.end);
+        }
+        return Ok(out);
     }
+    let address = |value| {
+        dwarf
+            .attr_address(unit, value)?
+            .ok_or(gimli::Error::UnsupportedAttributeForm(c::DW_FORM_addr))
+    };
+    let low = entry.attr_value(c::DW_AT_low_pc).map(address);
+    let (low, high) = (low.transpose()?, entry.attr_value(c::DW_AT_high_pc));
+    let length = match high {
+        Some(AttributeValue::Udata(length)) => Some(length),
+        _ => None,
+    };
+    let high = match (low, length) {
+        (Some(low), Some(length)) => Some(low.wrapping_add(length)),
+        (_, Some(_)) => None,
+        (_, None) => high.map(address).transpose()?,
+    };
+    out.extend(low.zip(high).map(|(low, high)| low..high));
     Ok(out)
 }
 

@@ -15,7 +15,7 @@ use gimli::constants as c;
 use gimli::{AttributeValue, UnitHeader};
 
 use super::frame::{Place, place};
-use super::{Both, Slice};
+use super::{Both, Slice, scopes};
 
 /// Sections that offsets of units lead into, and that may grow.
 const GROWING: [&str; 8] = [
@@ -111,8 +111,7 @@ fn reads_entries<'d>(
     while let Some(entry) = entries.next_dfs()? {
         let single = !entry.has_attr(c::DW_AT_high_pc) && !entry.has_attr(c::DW_AT_ranges);
         if !single {
-            let mut ranges = dwarf.die_ranges(unit, entry)?;
-            while ranges.next()?.is_some() {}
+            scopes::intervals(dwarf, unit, entry)?;
         }
         for attribute in entry.attrs() {
             match attribute.value() {
