@@ -24,6 +24,7 @@ use anyhow::{Context, Result};
 use crate::packages::{self, Need};
 
 mod queue;
+mod silence;
 
 /// One test program's outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -145,6 +146,12 @@ impl Reader {
         } else if trimmed.starts_with("error: could not compile") {
             self.errors.push(trimmed.to_owned());
         }
+    }
+
+    /// Tests printed nothing for too long, and were stopped.
+    fn hung(&mut self, why: &str) {
+        self.part().ended = false;
+        self.errors.extend(why.lines().map(str::to_owned));
     }
 
     /// Adds what another has read.
@@ -399,20 +406,30 @@ fn pass_on(
         .stdin(Stdio::null())
         .stdout(input.try_clone()?)
         .stderr(input);
+    let watch = silence::Watch::new(&output, silence::LIMIT)?;
     let mut child = command.spawn().context("cargo test")?;
     // Its copies of the pipe's writing end live in the command: without this the reading would never end.
     drop(command);
     let mut lines = BufReader::new(output);
     let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line)? > 0 {
-        let hidden = reader.is_hidden();
-        reader.line(String::from_utf8_lossy(&line).trim_end_matches('\n'));
-        if !(hidden || reader.is_hidden()) || line.starts_with(b"test result: ") {
-            stdout.write_all(&line)?;
+    let stopped = watch.during(|heard| {
+        while lines.read_until(b'\n', &mut line)? > 0 {
+            heard();
+            let hidden = reader.is_hidden();
+            reader.line(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+            if !(hidden || reader.is_hidden()) || line.starts_with(b"test result: ") {
+                stdout.write_all(&line)?;
+            }
+            line.clear();
         }
-        line.clear();
+        anyhow::Ok(())
+    })?;
+    let status = child.wait()?;
+    if !stopped.is_empty() {
+        reader.hung(&stopped);
+        stdout.write_all(stopped.as_bytes())?;
     }
-    Ok(child.wait()?)
+    Ok(status)
 }
 
 /// Tests that cargo runs by itself.

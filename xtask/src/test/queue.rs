@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Reader, cargo, pass_on};
+use super::{Reader, cargo, part_name, pass_on};
 
 /// How many run at the same time: each has threads of its own.
 const TOGETHER: usize = 2;
@@ -141,15 +141,14 @@ pub fn run(jobs: Vec<Job>, stdout: &mut (impl Write + Send)) -> Result<Vec<Done>
 
 fn still_running(names: &[String], now: &BTreeMap<usize, Instant>) -> String {
     let named = now.iter().map(|(&index, since)| {
-        format!("{} ({} s)", short(&names[index]), since.elapsed().as_secs())
+        format!(
+            "{} ({} s)",
+            part_name(&names[index]),
+            since.elapsed().as_secs()
+        )
     });
     let named: Vec<String> = named.collect();
     format!("still running: {}", named.join(", "))
-}
-
-/// A name without the place of its program.
-fn short(name: &str) -> &str {
-    name.split_once(" (").map_or(name, |(name, _)| name)
 }
 
 /// Runs one job: its output, as it is to be passed on, and what came of it.
@@ -243,15 +242,16 @@ mod tests {
     }
 
     #[test]
-    fn what_still_runs_is_named_without_its_place() {
+    fn what_still_runs_is_named_as_in_the_summary() {
         let names = [
             "tests/a.rs (x/a-0)".to_owned(),
-            "tests/b.rs (x/b-0)".to_owned(),
+            "unittests src/lib.rs (x/postlink_flow-0)".to_owned(),
+            "tests of fleet".to_owned(),
         ];
-        let now = BTreeMap::from([(1, Instant::now())]);
+        let now = BTreeMap::from([(1, Instant::now()), (2, Instant::now())]);
         assert_eq!(
             still_running(&names, &now),
-            "still running: tests/b.rs (0 s)"
+            "still running: postlink-flow (0 s), tests of fleet (0 s)"
         );
     }
 }
