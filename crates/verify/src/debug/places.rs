@@ -181,7 +181,8 @@ fn views<'d>(
         _ => units.both.new_locations[0],
     };
     let mut pairs = 0;
-    while at < list.0 {
+    // An offset behind the section's end is told below: it is not counted up to it.
+    while at < list.0.min(section.len()) {
         for _ in 0..2 {
             let rest = section.get(at..).unwrap_or_default();
             at += 1 + rest.iter().take_while(|b| **b >= 0x80).count();
