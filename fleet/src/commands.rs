@@ -16,6 +16,7 @@ use crate::cli::{
     Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Source, Stale,
 };
 use crate::engine::Engine;
+use crate::progress::Progress;
 use crate::quality;
 use crate::rows::{self, Binary};
 use crate::schema::{Labels, day_text, today};
@@ -27,8 +28,11 @@ const BATCH: usize = 1 << 16;
 
 /// Runs a command.
 pub async fn run(command: Command, quiet: bool) -> Result<ExitCode> {
-    let say = Say { quiet };
-    match command {
+    let say = Say {
+        quiet,
+        progress: Progress::new(name(&command), quiet),
+    };
+    let done = match command {
         Command::Add(command) => add(command, &say),
         Command::Merge(command) => merge_shards(command, &say).await,
         Command::Profile(command) => write_profile(command, &say).await,
@@ -37,23 +41,40 @@ pub async fn run(command: Command, quiet: bool) -> Result<ExitCode> {
         Command::Stale(command) => carry(command, &say).await,
         Command::Expire(command) => expire(command, &say).await,
         Command::Check(command) => check(&command, &say),
+    };
+    say.progress.end();
+    done
+}
+
+fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Add(_) => "add",
+        Command::Merge(_) => "merge",
+        Command::Profile(_) => "profile",
+        Command::Query(_) => "query",
+        Command::Quality(_) => "quality",
+        Command::Stale(_) => "stale",
+        Command::Expire(_) => "expire",
+        Command::Check(_) => "check",
     }
 }
 
 /// What goes to standard error.
 struct Say {
     quiet: bool,
+    progress: Progress,
 }
 
 impl Say {
     fn info(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            self.progress.say(text);
         }
     }
 
     fn warn(&self, text: &str) {
-        eprintln!("postlink fleet: warning: {text}");
+        self.progress
+            .say(&format!("postlink fleet: warning: {text}"));
     }
 }
 
@@ -78,7 +99,12 @@ fn add(command: Add, say: &Say) -> Result<ExitCode> {
         HashSet::new()
     };
     let (mut added, mut rows_added, mut repeated) = (0u64, 0u64, 0u64);
-    for text in &command.profiles {
+    say.progress
+        .begin("profiles", command.profiles.len() as u64);
+    for (number, text) in command.profiles.iter().enumerate() {
+        if number > 0 {
+            say.progress.did();
+        }
         let input = Weighted::parse(text)?;
         let Some(mut read) = rows::read(&input, &binaries, command.build_id.as_deref())? else {
             say.warn(&format!(
@@ -149,7 +175,7 @@ fn write_shard(
 }
 
 fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
-    let inventory = Inventory::read(&source.shards, source.skip_damaged)?;
+    let inventory = Inventory::read(&source.shards, source.skip_damaged, &say.progress)?;
     for (_, what) in &inventory.damaged {
         say.warn(&format!("left out: {what}"));
     }
@@ -170,7 +196,7 @@ fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
 
 async fn merge_shards(command: Merge, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
     let merged = merge::merge(&engine, &inventory, "", &command.output).await?;
     let (merged, spilled) = merged.context("the shards have no rows")?;
     if spilled > 0 {
@@ -194,7 +220,7 @@ async fn merge_shards(command: Merge, say: &Say) -> Result<ExitCode> {
 
 async fn write_profile(command: Profile, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
     let wanted = profile::Wanted {
         build_id: command.build_id,
         map: command.map,
@@ -212,7 +238,7 @@ async fn write_profile(command: Profile, say: &Say) -> Result<ExitCode> {
 
 async fn query(command: Query, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
     let mut stream = engine.stream(&command.sql).await?.stream;
     let stdout = std::io::stdout().lock();
     let mut out = std::io::BufWriter::new(stdout);
@@ -223,11 +249,14 @@ async fn query(command: Query, say: &Say) -> Result<ExitCode> {
             while let Some(batch) = stream.next().await {
                 batches.push(batch?);
             }
+            say.progress.end();
             writeln!(out, "{}", pretty_format_batches(&batches)?)?;
         }
         Format::Csv => {
             let mut csv = WriterBuilder::new().with_header(true).build(&mut out);
             while let Some(batch) = stream.next().await {
+                // The table comes where the line is.
+                say.progress.end();
                 csv.write(&batch?)?;
             }
         }
@@ -238,7 +267,7 @@ async fn query(command: Query, say: &Say) -> Result<ExitCode> {
 
 async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
     let thresholds = quality::Thresholds {
         branches: command.min_branches,
         samples: command.min_samples,
@@ -252,6 +281,7 @@ async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
     {
         bail!("no rows of the build {id} fit");
     }
+    say.progress.end();
     let mut enough = true;
     for build in &builds {
         println!("{}", build.describe(&thresholds));
@@ -263,7 +293,7 @@ async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
 
 async fn carry(command: Stale, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits()).await?;
+    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
     let (old, new) = (Binary::open(&command.from)?, Binary::open(&command.to)?);
     let conditions = command.filter.conditions();
     let (mut carried, map) = stale::carry(&engine, &old, &new, &conditions).await?;
@@ -317,7 +347,7 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
                 used: vec![shard.clone()],
                 ..Inventory::default()
             };
-            let engine = Engine::new(&one, &command.source.using.limits()).await?;
+            let engine = Engine::new(&one, &command.source.using.limits(), &say.progress).await?;
             let filter = format!("WHERE day >= DATE '{}'", day_text(before));
             let folder = shard.path.parent().unwrap_or(Path::new("."));
             let kept = merge::merge(&engine, &one, &filter, folder).await?;
@@ -354,7 +384,8 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 fn check(command: &Check, say: &Say) -> Result<ExitCode> {
-    let inventory = Inventory::read(&command.shards, true)?;
+    let inventory = Inventory::read(&command.shards, true, &say.progress)?;
+    say.progress.end();
     for (_, what) in &inventory.damaged {
         println!("damaged: {what}");
     }

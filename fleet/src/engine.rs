@@ -23,6 +23,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
 use crate::memory::Pool;
+use crate::progress::Progress;
 use crate::schema::schema;
 use crate::shard::Inventory;
 
@@ -46,11 +47,18 @@ pub struct Limits {
 /// A session with the rows of some shards.
 pub struct Engine {
     context: SessionContext,
+    /// Rows of all shards.
+    rows: u64,
+    progress: Progress,
 }
 
 impl Engine {
-    /// A session. Nothing is read yet.
-    pub async fn new(inventory: &Inventory, limits: &Limits) -> Result<Engine> {
+    /// A session. Nothing is read yet; how much is, `progress` will show.
+    pub async fn new(
+        inventory: &Inventory,
+        limits: &Limits,
+        progress: &Progress,
+    ) -> Result<Engine> {
         if inventory.used.is_empty() {
             bail!("no shard there that can be used");
         }
@@ -67,7 +75,11 @@ impl Engine {
             .with_listing_options(options)
             .with_schema(schema());
         context.register_table(TABLE, Arc::new(ListingTable::try_new(config)?))?;
-        Ok(Engine { context })
+        Ok(Engine {
+            context,
+            rows: inventory.used.iter().map(|shard| shard.rows).sum(),
+            progress: progress.clone(),
+        })
     }
 
     /// The result of a query, as it comes.
@@ -76,6 +88,7 @@ impl Engine {
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await?;
         let stream = execute_stream(plan.clone(), task)?;
+        self.progress.read(&plan, self.rows);
         Ok(Answer { stream, plan })
     }
 

@@ -15,6 +15,7 @@ pub mod engine;
 pub mod memory;
 pub mod merge;
 pub mod profile;
+pub mod progress;
 pub mod quality;
 pub mod rows;
 pub mod schema;

@@ -26,6 +26,7 @@ use datafusion::parquet::schema::types::ColumnPath;
 use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::progress::Progress;
 use crate::schema::{
     DAYS_KEY, ROWS_KEY, SHARDS_KEY, VERSION, VERSION_KEY, column, day_text, parse_day, schema,
 };
@@ -334,7 +335,7 @@ pub struct Inventory {
 
 impl Inventory {
     /// Looks at files, and at all in folders whose names end in `.parquet`.
-    pub fn read(places: &[PathBuf], skip_damaged: bool) -> Result<Inventory> {
+    pub fn read(places: &[PathBuf], skip_damaged: bool, progress: &Progress) -> Result<Inventory> {
         let mut paths = Vec::new();
         for place in places {
             files(place, &mut paths)?;
@@ -343,6 +344,12 @@ impl Inventory {
         paths.dedup();
         let mut inventory = Inventory::default();
         let mut shards = Vec::new();
+        progress.begin("files opened", paths.len() as u64);
+        let open = |path| {
+            let opened = open(path);
+            progress.did();
+            opened
+        };
         let opened: Vec<_> = paths.par_iter().map(|path| (path, open(path))).collect();
         for (path, opened) in opened {
             match opened {

@@ -642,3 +642,54 @@ fn counts_of_code_that_only_moved_are_carried_over_to_a_new_build() {
     let message = refused(&["stale", &shards, "--from", &new, "--to", &new, "-o", &out]);
     assert!(message.contains("the same build"), "{message}");
 }
+
+/// Shards of so many rows that adding them up takes some seconds; the terminal is one that `script` makes.
+#[test]
+fn a_terminal_is_told_how_many_rows_are_left_and_a_pipe_nothing() {
+    let folder = Folder::new();
+    let branches: String = (0..100_000u64)
+        .map(|k| {
+            format!(
+                "B {:x} {:x} {} 0\n",
+                0x1000 + 7 * k,
+                0x2000 + 13 * k,
+                k % 9 + 1
+            )
+        })
+        .collect();
+    let (profile, shards) = (folder.file("a.preagg", &branches), folder.name("shards"));
+    for run in ["a", "b", "c", "d"] {
+        let labels = ["--build-id", ID, "--run", run, "-o", &shards];
+        fleet(&[&["add", &profile][..], &labels].concat());
+    }
+    let piped = text(&fleet(&["merge", &shards, "-o", &folder.name("piped")]));
+    assert!(
+        !piped.contains('\r') && !piped.contains(" left"),
+        "{piped:?}"
+    );
+    let program = env!("CARGO_BIN_EXE_postlink-fleet");
+    let line = format!(
+        "stty cols 150; '{program}' merge '{shards}' -o '{}'",
+        folder.name("merged")
+    );
+    let shown = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .output()
+        .expect("script, of util-linux");
+    let shown = text(&shown);
+    let rows: Vec<u64> = shown
+        .split('\r')
+        .filter(|part| part.contains(" rows read, about ") && part.contains(" left ("))
+        .filter_map(|part| {
+            let (read, _) = part.split_once("merge: ")?.1.split_once(" of 400,0")?;
+            read.replace(',', "").parse().ok()
+        })
+        .collect();
+    assert!(rows.len() >= 2 && rows.is_sorted(), "{shown:?}");
+    assert!(rows.last() > rows.first(), "{shown:?}");
+    assert!(
+        shown.contains("shards"),
+        "what came of it is said: {shown:?}"
+    );
+}
