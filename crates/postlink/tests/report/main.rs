@@ -569,6 +569,11 @@ fn every_view_works_in_both_themes_and_at_two_widths() {
                     wide.as_i64() <= Some(0),
                     "{view} is {wide} pixels wider than {width}"
                 );
+                let tab = browser.evaluate("(() => { const tab = document.querySelector('#tabs [aria-selected=true]').getBoundingClientRect(), tabs = document.getElementById('tabs').getBoundingClientRect(); return Math.max(tabs.left - tab.left, tab.right - tabs.right); })()");
+                assert!(
+                    tab.as_f64() <= Some(1.0),
+                    "the tab of {view} is out of sight by {tab} pixels"
+                );
                 let contrast = browser.evaluate(CONTRAST);
                 assert!(
                     contrast[0].as_f64() >= Some(4.5),
@@ -587,6 +592,42 @@ fn every_view_works_in_both_themes_and_at_two_widths() {
         }
     }
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn functions_that_ran_in_the_second_profile_alone_are_not_covered_by_the_first() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let folder = Folder::new();
+    let source = "#include <stdio.h>\n__attribute__((noipa)) int one(int x) { return x * 3; }\n\
+        __attribute__((noipa)) int two(int x) { return x ^ 7; }\n\
+        int main(int argc, char **argv) { printf(\"%d\\n\", argc > 1 ? one(two(argc)) : one(argc)); return 0; }\n";
+    folder.build("app", "app.c", source, &[]);
+    folder.count_run("app", "run.plraw", &[]);
+    folder.count_run("app", "other.plraw", &["x"]);
+    let report = folder.json(&["app", "-p", "run.plraw", "--compare", "other.plraw"]);
+    let instructions = &report["ran"]["instructions"];
+    assert_eq!(instructions[number_of(&report, "two")], 0);
+    let numbers = instructions.as_array().expect("numbers").iter();
+    let ran = numbers.filter(|n| n.as_u64() > Some(0)).count();
+    let files = ["app", "-p", "run.plraw", "--compare", "other.plraw"];
+    folder.postlink(&[&["report"], &files[..], &["-o", "report.html"]].concat());
+    browser.open(&folder.path("report.html"));
+    for (view, words) in [
+        ("verdict", format!("{ran}of ")),
+        ("coverage", format!("functions: {ran} of ")),
+    ] {
+        browser.evaluate(&format!("location.hash = '#{view}'"));
+        browser.until(&format!(
+            "document.querySelector('main').dataset.view === '{view}'"
+        ));
+        let text = browser.evaluate("document.querySelector('main').textContent");
+        assert!(
+            text.as_str().is_some_and(|text| text.contains(&words)),
+            "{view}: {words:?} is not in {text}"
+        );
+    }
 }
 
 #[test]

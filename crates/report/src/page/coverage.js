@@ -20,7 +20,7 @@ const coverageView = (argument) => {
   const lines = total(files.map((f) => f.lines)), hit = total(files.map((f) => f.hit));
   out.push(el('div', { class: 'cards' },
     files.length ? card(percent(hit, lines), `lines: ${count(hit)} of ${count(lines)} ran`) : null,
-    card(percent(R.n, model.program.functions), `functions: ${count(R.n)} of ${count(model.program.functions)} ran`),
+    card(percent(R.ran, model.program.functions), `functions: ${count(R.ran)} of ${count(model.program.functions)} ran`),
     card(percent(ran, all), `branches: ${count(ran)} of ${count(all)} ran`),
     card(percent(both, ran), `of these went both ways (${count(both)})`)));
   if (!files.length) {

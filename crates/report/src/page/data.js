@@ -47,6 +47,8 @@ const prepare = (data) => {
   model = data;
   R = data.ran;
   R.n = R.name.length;
+  // With a second profile, functions that ran in that one alone are there, too.
+  R.ran = R.instructions.reduce((n, x) => n + (x > 0), 0);
   R.start = sums(R.start);
   R.all = total(R.instructions) || 1;
   R.lower = R.name.map((name) => name.toLowerCase());

@@ -21,7 +21,6 @@ const show = () => {
     const own = tab.dataset.view === view;
     tab.setAttribute('aria-selected', String(own));
     tab.tabIndex = own ? 0 : -1;
-    if (own) tab.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   }
   const number = argument === undefined || argument === '' || !Number.isInteger(Number(argument)) || Number(argument) < 0 ? undefined : Number(argument);
   // The keyboard goes on in the view if what it was at goes away with the old one.
@@ -33,6 +32,8 @@ const show = () => {
   main.setAttribute('aria-label', title);
   if (current !== view) scrollTo(0, 0);
   current = view;
+  // Now that the page is as wide as it stays: a long view has a scroll bar.
+  document.querySelector('#tabs [aria-selected="true"]').scrollIntoView({ block: 'nearest', inline: 'nearest' });
 };
 
 const setTheme = (name) => {

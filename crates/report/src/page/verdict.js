@@ -32,7 +32,7 @@ const verdictView = () => {
       : el('p', { class: 'muted' }, after ? 'No times were taken. “postlink tune --measure 15 --report FILE” runs the workload with both programs and says here whether it is faster.'
         : 'There is no optimised program to compare with: give one with --optimized.')));
   const cards = el('div', { class: 'cards' });
-  cards.append(card(count(R.n), `of ${count(p.functions)} functions ran`), card(short(p.instructions), p.exact ? 'instructions executed, counted' : 'instructions executed, estimated'));
+  cards.append(card(count(R.ran), `of ${count(p.functions)} functions ran`), card(short(p.instructions), p.exact ? 'instructions executed, counted' : 'instructions executed, estimated'));
   if (after) cards.append(card(count(v.moved), 'functions moved'));
   if (v.proof) cards.append(v.proof.proved ? card('Proved', `${count(v.proof.functions)} moved functions are equivalent to the input’s`, 'good') : card('Not proved', `${count(v.proof.failed)} functions failed`, 'bad'));
   if (v.taken[1] !== null) cards.append(card(change(v.taken[0], v.taken[1]), `jumps taken (${percent(v.taken[0], v.ways)} → ${percent(v.taken[1], v.ways)} of all ways between blocks)`, v.taken[1] < v.taken[0] ? 'good' : 'warn'));
