@@ -291,21 +291,17 @@ e: ret i32 %t }"; done; } | sed 's/ %\(s\|m\|t\|j\|c\) =/\n%\1 =/g;s/ br i1/\nbr
             r#"b="$ROOT/usr/lib/llvm-19/bin"; "$b/opt" -O2 -S "$INPUT/a.ll" -o b.ll; cksum < b.ll; "$b/llc" -O2 b.ll -o b.s; echo $?; cksum < b.s; echo x | "$b/opt" -S 2>&1 | tail -2"#,
         ),
     ),
-    Entry {
-        // It registers its unwind table at the start, by an address in code.
-        refused: Some("PT_GNU_EH_FRAME"),
-        ..entry(
-            "busybox",
-            &["busybox-static"],
-            "bin/busybox",
-            "ash, awk, sort, sed, gzip, sha256sum (static)",
-            (
-                TEXT,
-                r#"b="$ROOT/bin/busybox"; $b sort -k3n "$INPUT/text" | $b cksum; $b awk '{n[$4]+=$3} END {for (k in n) if (n[k] % 101 == 0) print k, n[k]}' "$INPUT/text" | $b sort; $b sed -E 's/([a-z]+) ([0-9]+)/\2 \1/' "$INPUT/text" | $b sha256sum; $b gzip -c "$INPUT/text" | $b gunzip -c | $b md5sum
+    entry(
+        "busybox",
+        &["busybox-static"],
+        "bin/busybox",
+        "ash, awk, sort, sed, gzip, sha256sum (static)",
+        (
+            TEXT,
+            r#"b="$ROOT/bin/busybox"; $b sort -k3n "$INPUT/text" | $b cksum; $b awk '{n[$4]+=$3} END {for (k in n) if (n[k] % 101 == 0) print k, n[k]}' "$INPUT/text" | $b sort; $b sed -E 's/([a-z]+) ([0-9]+)/\2 \1/' "$INPUT/text" | $b sha256sum; $b gzip -c "$INPUT/text" | $b gunzip -c | $b md5sum
     $b ash -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); case $i in *7) c=$((c+i));; esac; done; echo $c'; $b grep -c 'word7[0-9]' "$INPUT/text"; $b ls /nosuch 2>&1; echo $?"#,
-            ),
-        )
-    },
+        ),
+    ),
     entry(
         "fd",
         &["fd-find"],
