@@ -222,6 +222,12 @@ pub struct Values {
     pub compares: Option<Compares>,
     /// The flags are what they were.
     pub keeps_flags: bool,
+    /// What is written may also stay as it was, by what the instruction reads or on some processors.
+    pub may_not_write: bool,
+    /// General registers whose low 8 bits are overwritten without being read; the rest of them stays.
+    pub low: u32,
+    /// General registers of which more than the low 8 bits may be read.
+    pub wide: u32,
 }
 
 impl Values {
@@ -231,6 +237,9 @@ impl Values {
         sets: None,
         compares: None,
         keeps_flags: false,
+        may_not_write: true,
+        low: 0,
+        wide: u32::MAX,
     };
 }
 

@@ -135,6 +135,72 @@ fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
     assert!(missed.is_empty(), "not found: {missed:#?}");
 }
 
+/// An index of a byte has 256 values, and the table three entries. What follows it is no entry, and leads behind the
+/// first byte of another function, which its old entry overwrites.
+const BYTE: &str = r#"
+#include <stdio.h>
+__asm__(".text\n.skip 512,0xcc\n");
+__attribute__((noinline, noipa)) int other(int x) { return x * 5 + (x >> 3); }
+int typed(const unsigned char *op, int x);
+int again(const unsigned char *op, int x);
+int bits(const unsigned char *op, int x);
+signed char part(const unsigned char *op, int x);
+__asm__(".text\n.globl typed\n.type typed,@function\ntyped:\n.cfi_startproc\n"
+  "movzbl (%rdi),%eax\nlea .Lbytes(%rip),%rcx\nmovslq (%rcx,%rax,4),%rax\nadd %rcx,%rax\njmp *%rax\n"
+  ".Lb0: lea 1(%rsi),%eax\nret\n.Lb1: lea (%rsi,%rsi,2),%eax\nret\n.Lb2: lea -7(%rsi),%eax\nret\n"
+  ".cfi_endproc\n.size typed,.-typed\n.section .rodata\n.p2align 2\n"
+  ".Lbytes: .long .Lb0-.Lbytes, .Lb1-.Lbytes, .Lb2-.Lbytes\n.long other+2-.Lbytes\n.zero 1008\n.text\n");
+/* It jumps again and again to what it has loaded once. */
+__asm__(".globl again\n.type again,@function\nagain:\n.cfi_startproc\n"
+  "movzbl (%rdi),%eax\nlea .Lonce(%rip),%rcx\nmovslq (%rcx,%rax,4),%rdx\nadd %rcx,%rdx\nxor %eax,%eax\n"
+  ".Lnext: jmp *%rdx\n.Lo0: inc %eax\njmp .Lleft\n.Lo1: lea 3(%rax,%rax),%eax\njmp .Lleft\n.Lo2: xor $5,%eax\n"
+  ".Lleft: dec %esi\njg .Lnext\nret\n.cfi_endproc\n.size again,.-again\n.section .rodata\n.p2align 2\n"
+  ".Lonce: .long .Lo0-.Lonce, .Lo1-.Lonce, .Lo2-.Lonce\n.zero 1012\n.text\n");
+/* A result of 8 bits, in a register above which is what was loaded; and an index that is the second byte of one. */
+__asm__(".globl part\n.type part,@function\npart:\n.cfi_startproc\n"
+  "mov (%rdi),%ah\nmovzbl %ah,%ecx\nlea .Lparts(%rip),%rdx\nmovslq (%rdx,%rcx,4),%rcx\nadd %rdx,%rcx\njmp *%rcx\n"
+  ".Lp0: mov $0x16,%cl\nmov %ecx,%eax\nret\n.Lp1: lea 8(%rsi),%eax\nret\n"
+  ".Lp2: lea -7(%rsi),%eax\nret\n.cfi_endproc\n.size part,.-part\n.section .rodata\n.p2align 2\n"
+  ".Lparts: .long .Lp0-.Lparts, .Lp1-.Lparts, .Lp2-.Lparts\n.zero 1012\n.text\n");
+/* On a processor that does tzcnt as bsf, rcx stays as it was where no bit is set. */
+__asm__(".globl bits\n.type bits,@function\nbits:\n.cfi_startproc\n"
+  "movzbl (%rdi),%ecx\nlea .Lbits(%rip),%rdx\nmovslq (%rdx,%rcx,4),%rcx\nadd %rdx,%rcx\njmp *%rcx\n"
+  ".Lc0: lea 1(%rsi),%eax\nret\n.Lc1: lea 8(%rsi),%rax\ntzcnt %rax,%rcx\nshr %cl,%eax\nret\n"
+  ".Lc2: lea -7(%rsi),%eax\nret\n.cfi_endproc\n.size bits,.-bits\n.section .rodata\n.p2align 2\n"
+  ".Lbits: .long .Lc0-.Lbits, .Lc1-.Lbits, .Lc2-.Lbits\n.zero 1012\n.text\n");
+__attribute__((noinline, noipa)) int drive(int n) {
+  int a = 0;
+  for (int i = 0; i < n; i++) { unsigned char op = i % 3; a += typed(&op, i) ^ other(i) + again(&op, i) - bits(&op, i) + 2 * part(&op, i); }
+  printf("%d\n", a);
+  return 0;
+}
+int main(int argc, char **argv) { return drive(40 * argc); }
+"#;
+
+/// The checker refused these functions: an entry led to what was overwritten, or to code that reads what was loaded.
+#[test]
+fn what_follows_a_table_whose_index_is_a_byte_is_left_to_the_old_table() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let folder = Folder::new();
+    let app = folder.compile("app", BYTE, &["-O2", "-fPIE", "-pie"]);
+    let plain = folder.run(&app, &[]);
+    let none = ["--relocations", "none"];
+    let instrument = [
+        &["instrument", "app", "-o", "counting", "--json"][..],
+        &none,
+    ];
+    let said: serde_json::Value =
+        serde_json::from_str(&folder.postlink(&instrument.concat())).expect("JSON");
+    assert_eq!(said["refused"], serde_json::json!([]), "{said}");
+    folder.counting_prints(&plain);
+    let certificate: serde_json::Value =
+        serde_json::from_str(&folder.postlink(&["verify", "app", "counting", "--json"]))
+            .expect("JSON");
+    assert_eq!(bounds(&certificate, "typed"), ["guarded"]);
+}
+
 /// All jumps in registers that were not understood were said to continue in old code; most are calls at the end.
 #[test]
 fn tail_calls_by_pointers_are_told_from_jumps_that_may_continue_in_old_code() {

@@ -75,15 +75,41 @@ pub fn values(bytes: &[u8], insn: &Insn) -> Values {
         return Values::UNKNOWN;
     };
     let mut writes = 0u32;
+    // `tzcnt` and `lzcnt` are `bsf` and `bsr` on old processors, which write nothing where there is no bit.
+    let mut may_not_write = matches!(
+        i.mnemonic(),
+        Mnemonic::Tzcnt
+            | Mnemonic::Lzcnt
+            | Mnemonic::Bsf
+            | Mnemonic::Bsr
+            | Mnemonic::Rdsspd
+            | Mnemonic::Rdsspq
+    );
     let info = &mut InstructionInfoFactory::new();
     let info = info.info_options(&i, InstructionInfoOptions::NO_MEMORY_USAGE);
-    for used in info.used_registers() {
-        let only_read = matches!(
-            used.access(),
-            OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess
-        );
-        if used.register().is_gpr() && !only_read {
-            writes |= 1 << used.register().full_register().number();
+    let (mut reads, mut low, mut wide) = (0u32, 0u32, 0u32);
+    for used in info
+        .used_registers()
+        .iter()
+        .filter(|u| u.register().is_gpr())
+    {
+        use OpAccess::*;
+        let bit = 1 << used.register().full_register().number();
+        let is_low = general(used.register()).is_some_and(|(_, bits)| bits == 8);
+        if matches!(used.access(), Read | CondRead | ReadWrite | ReadCondWrite) {
+            reads |= bit;
+            wide |= if is_low { 0 } else { bit };
+        }
+        match used.access() {
+            Write | ReadWrite => writes |= bit,
+            CondWrite | ReadCondWrite => {
+                writes |= bit;
+                may_not_write = true;
+            }
+            Read | CondRead | None | NoMemAccess => {}
+        }
+        if used.access() == Write && is_low {
+            low |= bit;
         }
     }
     Values {
@@ -91,6 +117,9 @@ pub fn values(bytes: &[u8], insn: &Insn) -> Values {
         sets: sets(&i).filter(|sets| writes >> sets.to() & 1 != 0),
         compares: compares(&i),
         keeps_flags: i.rflags_modified() == 0,
+        may_not_write,
+        low: low & !reads,
+        wide,
     }
 }
 
@@ -384,6 +413,28 @@ mod tests {
                 "cdqe",
             ),
         ];
+        for (code, may_not_write) in [
+            (&b"\xf3\x48\x0f\xbc\xc3"[..], true), // tzcnt rax,rbx
+            (b"\x48\x0f\x44\xc3", true),          // cmove rax,rbx
+            (b"\x88\xc8", false),                 // mov al,cl
+            (b"\x48\x98", false),                 // cdqe
+        ] {
+            let v = values(code, &insn(code));
+            assert_eq!(v.may_not_write, may_not_write, "{code:x?}");
+        }
+        for (code, low, wide) in [
+            (&b"\xb1\x16"[..], 2, 0),    // mov cl,22
+            (b"\xb4\x16", 0, 0),         // mov ah,22
+            (b"\x66\xb9\x16\x00", 0, 0), // mov cx,22
+            (b"\x0f\x94\xc2", 4, 0),     // sete dl
+            (b"\x08\xca", 0, 0),         // or dl,cl
+            (b"\x89\xc8", 0, 2),         // mov eax,ecx
+            (b"\x0f\xb6\xc4", 0, 1),     // movzx eax,ah
+            (b"\x0f\xb6\x01", 0, 2),     // movzx eax,byte [rcx]
+        ] {
+            let v = values(code, &insn(code));
+            assert_eq!((v.low, v.wide), (low, wide), "{code:x?}");
+        }
         for (code, writes, sets, text) in cases {
             let v = values(code, &insn(code));
             assert_eq!((v.writes & !(1 << 4), v.sets), (writes, sets), "{text}");

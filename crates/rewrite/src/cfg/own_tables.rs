@@ -12,7 +12,8 @@
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
-//! lead into the function, and where it is above, the old load goes on. An entry of the table leads to the new
+//! lead into the function, and where it is above, the old load goes on. So is one whose type alone bounds it, where
+//! one of that many entries leads to what an old entry may overwrite. An entry of the table leads to the new
 //! code of its target, or to the old one, as far as it was, if that is no instruction of the function. So an entry too
 //! many does no harm.
 //!
@@ -20,7 +21,7 @@
 //! flow says what they are, and that is repeated until it says what was assumed.
 
 use postlink_isa::{Flow, Insn, Isa, RegSet, TableLoad, Values};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::FunctionCode;
 use super::values::{State, What};
@@ -260,37 +261,64 @@ impl<'a, 'd> Search<'a, 'd> {
         }
     }
 
-    /// Whether code at an instruction reads what a jump that leads there has changed, up to calls and what leaves.
-    /// Compilers write none that does; what only looks like a table's entry may lead to such.
+    /// Whether code at an instruction reads what a jump that leads there has changed, up to what leaves.
+    /// Loops that jump again to what they have loaded once do, results of 8 bits, and what only looks like an entry.
     fn may_read<I: Isa>(&self, from: usize, changed: RegSet) -> bool {
-        const MOST: usize = 200;
+        const MOST: usize = 2000;
         let insns = self.code.insns;
-        let mut work = vec![(from, changed)];
-        let mut steps = 0;
-        while let Some((mut k, mut open)) = work.pop() {
+        let mut work = vec![(from, changed, RegSet::EMPTY)];
+        let (mut steps, mut seen) = (0, FxHashSet::default());
+        // `low`: those of which the low 8 bits are what the program has written there.
+        while let Some((mut k, mut open, mut low)) = work.pop() {
             while open != RegSet::EMPTY && steps < MOST {
                 steps += 1;
+                if (steps > 50 || self.is_leader[k]) && !seen.insert((k, open.0, low.0)) {
+                    break;
+                }
                 let insn = &insns[k];
                 let target = match insn.flow {
                     Flow::Next => None,
                     Flow::Jump { target }
                     | Flow::CondJump { target, .. }
                     | Flow::ShortCond { target } => self.index.get(&target).copied(),
+                    // A loop may jump again to what was loaded in front of it.
+                    Flow::IndirectJump => {
+                        let to = I::jump_register(self.code.bytes(insn), insn);
+                        if to.is_some_and(|to| RegSet(1 << to).meets(open)) {
+                            return true;
+                        }
+                        break;
+                    }
+                    // Calls do not look at what they keep.
+                    Flow::Call { .. } | Flow::IndirectCall if !self.is_end[k] => {
+                        open = open.minus(open.minus(I::KEPT_BY_CALLS));
+                        k += 1;
+                        if insns.get(k).is_none_or(|next| next.addr != insn.end()) {
+                            break;
+                        }
+                        continue;
+                    }
                     _ => break,
                 };
                 let effects = I::effects(self.code.bytes(insn), insn);
-                if effects.reads.meets(open) {
+                let values = &self.values[k];
+                let wide = RegSet(u64::from(values.wide));
+                let whole = open.minus(low);
+                if effects.reads.meets(whole) || wide.meets(open.minus(whole)) {
                     return true;
                 }
-                // A part that is overwritten is what is read afterwards.
-                let parts = RegSet(u64::from(self.values[k].writes));
-                open = open.minus(effects.kills).minus(parts);
+                let written = match values.may_not_write {
+                    false => RegSet(u64::from(values.low)),
+                    true => RegSet::EMPTY,
+                };
+                open = open.minus(effects.kills);
+                low = low.or(written).minus(effects.kills);
                 let next = insns.get(k + 1).filter(|next| next.addr == insn.end());
                 let falls = next.map(|_| k + 1);
                 let falls = falls.filter(|_| !matches!(insn.flow, Flow::Jump { .. }));
                 k = match (target, falls) {
                     (Some(to), Some(next)) => {
-                        work.push((to, open));
+                        work.push((to, open, low));
                         next
                     }
                     (Some(to), None) | (None, Some(to)) => to,
@@ -342,7 +370,12 @@ impl<'a, 'd> Search<'a, 'd> {
             let to = self.index.get(&e.target);
             to.is_some_and(|to| !self.may_read::<I>(*to, changed))
         };
-        let guarded = most >= room;
+        // A bound that is the type's, not the table's: what follows the table may lead to what old entries overwrite.
+        let is_lost = |e: &OwnEntry| {
+            let program = self.code.program;
+            program.may_be_overwritten(e.target) && !leads(e)
+        };
+        let guarded = most >= room || (0..=most).map_while(entry).any(|e| is_lost(&e));
         let entries: Vec<OwnEntry> = if guarded {
             // Its flags would be others where an addition does not change them anyhow.
             if width == 8 {
@@ -350,6 +383,7 @@ impl<'a, 'd> Search<'a, 'd> {
             }
             let next = starts.iter().filter(|s| **s > table).min();
             let limit = next.map_or(room, |next| room.min((next - table) / width));
+            let limit = limit.min(most.saturating_add(1));
             (0..limit).map_while(entry).take_while(leads).collect()
         } else {
             let left = |e: OwnEntry| OwnEntry {

@@ -94,6 +94,9 @@ pub struct Program<'d> {
     pub folded: FxHashSet<u64>,
 }
 
+/// More bytes than a landing pad and a jump at an entry take, the rest of the last instruction included.
+const OVERWRITTEN: u64 = 24;
+
 impl<'d> Program<'d> {
     /// Whether new code may be out of reach of a direct jump at an address of the old.
     pub fn is_far<I: Isa>(&self, addr: u64) -> bool {
@@ -134,6 +137,17 @@ impl<'d> Program<'d> {
             .partition_point(|p| p.start <= addr)
             .checked_sub(1)?;
         (addr < self.pieces[i].end).then_some(i)
+    }
+
+    /// Whether an address is behind an entry and so near to it that what leads to new code may overwrite it.
+    pub fn may_be_overwritten(&self, addr: u64) -> bool {
+        let Some(piece) = self.piece_at(addr) else {
+            return false;
+        };
+        let function = &self.functions[piece.function as usize];
+        let entries = function.entries.iter().copied();
+        let mut entries = entries.chain([piece.start]);
+        entries.any(|entry| entry < addr && addr - entry < OVERWRITTEN)
     }
 
     /// Start of a function's first piece.

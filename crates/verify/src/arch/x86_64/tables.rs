@@ -32,6 +32,14 @@ fn register(operand: &Operand) -> Option<(u8, u8)> {
     Some((reg.num() & 15, bits))
 }
 
+/// A register of 8 bits, also the second byte of one.
+fn is_byte(operand: &Operand) -> bool {
+    let Operand::Register { reg } = operand else {
+        return false;
+    };
+    [register_class::RB, register_class::B].contains(&reg.class())
+}
+
 /// So many ones.
 fn ones(bits: u8) -> u64 {
     u64::MAX >> (64 - u32::from(bits.clamp(1, 64)))
@@ -172,6 +180,8 @@ fn left(insn: &Instruction, bytes: &[u8], addr: u64) -> Option<(u8, Left)> {
         MOVZX => match (from, insn.mem_size().and_then(|m| m.bytes_size())) {
             (Some((from, bits)), _) => Left::Low { from, bits },
             (None, Some(size @ (1 | 2))) => Left::AtMost(ones(8 * size)),
+            // The second byte of a register.
+            (None, _) if is_byte(&insn.operand(1)) => Left::AtMost(ones(8)),
             (None, _) => Left::AtMost(ones(16)),
         },
         MOVSX | MOVSXD => match from {
@@ -376,6 +386,12 @@ mod tests {
         assert_eq!(leaves(b"\x09\xca", 0).wide, 6);
         // movzx eax,al
         assert_eq!(leaves(b"\x0f\xb6\xc0", 0).wide, 0);
+        // movzx ecx,ah; movzx ecx,ax
+        let second = leaves(b"\x0f\xb6\xcc", 0);
+        assert_eq!(second.left, Some((1, Left::AtMost(0xff))));
+        assert_eq!(second.wide & 1, 1);
+        let word = leaves(b"\x0f\xb7\xc8", 0).left;
+        assert_eq!(word, Some((1, Left::Low { from: 0, bits: 16 })));
         // The operand as well, though it is only read.
         assert_eq!(leaves(b"\xf7\xe1", 0).writes, 7, "mul ecx");
         assert_eq!(leaves(b"\x0f\x05", 0).writes, 0xffff, "syscall");
