@@ -38,9 +38,20 @@ pub struct CallCounter<T> {
     pub slow: T,
     /// The slow way with edges, if return addresses are to be sampled.
     pub edges: Option<T>,
-    /// The counter is at the entry of the function, which has no predecessor in the function: the return address is
-    /// where the call put it, and nothing is below the stack pointer.
-    pub at_entry: bool,
+    /// Where the counter is.
+    pub place: CallPlace,
+}
+
+/// Where a call is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallPlace {
+    /// At the entry of the function, which has no predecessor in the function: the return address is where the call
+    /// put it, and nothing is below the stack pointer.
+    Entry,
+    /// At an entry to which the function itself comes as well, with flags, and with something below the stack pointer.
+    EntryAgain,
+    /// In a block of which it is known what must survive, but for what is below the stack pointer: anything may be.
+    Block,
 }
 
 /// Where the slow way finds things, link-time addresses.
@@ -81,10 +92,6 @@ pub trait Covers: Isa {
     /// Whether a jump takes the place of whole instructions, so that no branch can target its middle.
     const WHOLE_ENTRIES: bool;
 
-    /// Whether calls can be counted in functions that are re-emitted. Where they cannot, the checker does not follow
-    /// the counter into the routine that notes first calls.
-    const COUNTS_CALLS_ANEW: bool;
-
     /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
     const SIGNAL_RETURN: &[u8];
 
@@ -113,14 +120,14 @@ pub trait Covers: Isa {
 
 /// The counting of a call whose parts are numbers, for tests.
 #[cfg(test)]
-pub(crate) fn calls<I: Covers>(live: RegSet, edges: bool, at_entry: bool) -> Code<u8> {
+pub(crate) fn calls<I: Covers>(live: RegSet, edges: bool, place: CallPlace) -> Code<u8> {
     let mut out = Code::default();
     let counter = CallCounter {
         count: 0,
         time: 1,
         slow: 2,
         edges: edges.then_some(3),
-        at_entry,
+        place,
     };
     I::put_called(&mut out, live, counter);
     out

@@ -8,11 +8,12 @@
 //! | anything else | there is no output |
 //!
 //! None of these is an error of the user's, and mostly an option of a compiler that nobody tried: so the
-//! sentence gives the checker's own words and the place in both files, which is what a report needs.
+//! sentence gives the checker's own words and the place in both files, which is what a report needs. Where what the
+//! checker found is a property of the program ([`Check::Inside`]), nobody is asked to report it.
 
 use postlink_elf::elf::{Elf, Symbol, SymbolTable};
 use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
-use postlink_verify::{Failure, FunctionReport, Report};
+use postlink_verify::{Check, Failure, FunctionReport, Report};
 use serde::Serialize;
 
 /// Where reports go.
@@ -25,6 +26,9 @@ pub struct Refused {
     pub name: String,
     /// What the checker said, with the place and the value in both files.
     pub reason: String,
+    /// That is a property of the program, and no error.
+    #[serde(skip)]
+    pub of_program: bool,
 }
 
 impl Refused {
@@ -33,6 +37,7 @@ impl Refused {
         Refused {
             name: function.shown_name(),
             reason: failure.to_string(),
+            of_program: failure.check == Check::Inside,
         }
     }
 }
@@ -115,7 +120,7 @@ fn place(elf: &Elf<'_>, address: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use postlink_verify::{Basis, Check, Digest, Verdict};
+    use postlink_verify::{Basis, Digest, Verdict};
 
     use super::*;
 

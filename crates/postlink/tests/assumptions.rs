@@ -705,3 +705,68 @@ fn paths_end_at_calls_of_library_functions_that_do_not_return() {
         }
     }
 }
+
+/// Throws and catches; the compiler names a personality routine for that.
+const A17: &str = r#"
+extern "C" int printf(const char *, ...);
+extern "C" long seen;
+struct Gone { int by; ~Gone(); };
+int gone;
+__attribute__((noinline)) Gone::~Gone() { gone += by; }
+__attribute__((noinline, noipa)) void fails(int k) { if (k & 1) throw k; }
+__attribute__((noinline, noipa)) int catches(int k) {
+  Gone g{k};
+  try { fails(k); } catch (int x) { return x + 1; }
+  return k;
+}
+int main() {
+  int sum = 0;
+  for (int k = 0; k < 9; k++) sum += catches(k);
+  printf("%d %d %ld\n", sum, gone, seen);
+}
+"#;
+
+/// Reads numbers of exception tables by itself, before it does what that of C++ does.
+const READER: &str = r#"
+#include <unwind.h>
+_Unwind_Reason_Code __gxx_personality_v0(int, _Unwind_Action, _Unwind_Exception_Class, struct _Unwind_Exception *,
+                                         struct _Unwind_Context *);
+long seen;
+_Unwind_Reason_Code mine(int v, _Unwind_Action a, _Unwind_Exception_Class c, struct _Unwind_Exception *e,
+                         struct _Unwind_Context *x) {
+  const unsigned char *table = (const unsigned char *)_Unwind_GetLanguageSpecificData(x);
+  for (int i = 0; table && i < 12; i++) seen = seen * 31 + table[i];
+  return __gxx_personality_v0(v, a, c, e, x);
+}
+"#;
+
+#[test]
+fn a_personality_routine_without_a_name_reads_its_tables_otherwise() {
+    if !["gcc", "g++", "objcopy"].into_iter().all(is_installed) {
+        return;
+    }
+    let folder = Folder::new();
+    std::fs::write(folder.path("app.cc"), A17).expect("the folder is ours");
+    std::fs::write(folder.path("mine.c"), READER).expect("the folder is ours");
+    for command in [
+        "g++ -O2 -fPIE -c app.cc",
+        "objcopy --redefine-sym __gxx_personality_v0=mine app.o",
+        "gcc -O2 -fPIE -c mine.c",
+        "g++ -pie -s -o app app.o mine.o",
+    ] {
+        let mut words = command.split(' ');
+        let mut command = Command::new(words.next().expect("a word"));
+        done(command.args(words).current_dir(folder.dir()));
+    }
+    let plain = folder.run(folder.path("app"), &[]);
+    folder.postlink(&["instrument", "app", "-o", "counting"]);
+    let mut counting = folder.command(folder.path("counting"), &[]);
+    done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
+    let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+    folder.postlink(&[&optimize[..], &["--move-all"]].concat());
+    let optimised = folder.run(folder.path("opt"), &[]);
+    assert_ne!(optimised, plain, "nothing came of it");
+    let both = |said: &str| said.rsplit_once(' ').map(|parts| parts.0.to_owned());
+    assert_eq!(both(&optimised), both(&plain), "exceptions are caught");
+    is_counted(&folder, "opt", "A17");
+}

@@ -394,3 +394,44 @@ fn a_veneer_that_leads_elsewhere_is_found() {
         assert!(!pair.spoilt(at, &other).is_proved(), "{other:x?} is taken");
     }
 }
+
+/// Busybox jumps to `main`, which begins with a call and has no unwind entry: where counters before such jumps used
+/// registers of linkers' stubs that the function has nothing to do with, they were refused.
+#[test]
+fn a_jump_to_code_without_an_unwind_entry_keeps_no_function_from_counting() {
+    const JUMPS: &str = r#"
+#include <stdio.h>
+int without(int);
+__attribute__((noinline, noipa)) int helper(int x) { return x * 3; }
+__attribute__((noinline, noipa)) int jumps(int x) { return x & 1 ? without(x + 1) : x & 2 ? without(x - 5) : x ^ 9; }
+__asm__(".text\n.type without,%function\nwithout:\n stp x29, x30, [sp, #-16]!\n bl helper\n"
+    " ldp x29, x30, [sp], #16\n add w0, w0, #1\n ret\n.size without,.-without\n");
+int main(void) {
+    int sum = 0;
+    for (int i = 0; i < 40; i++) sum += jumps(i);
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+    if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("app.c"), JUMPS).expect("written");
+    let mut compile = Command::new(GCC);
+    done(
+        compile
+            .args(["-O2", "-o", "app", "app.c"])
+            .current_dir(folder.path()),
+    );
+    let expected = done(&mut run(&at("app"))).stdout;
+    let mut instrument = Command::new(POSTLINK);
+    instrument.args(["instrument", "app", "-o", "counting", "--json"]);
+    let said = done(instrument.current_dir(folder.path())).stdout;
+    let said: serde_json::Value = serde_json::from_slice(&said).expect("JSON");
+    assert_eq!(said["refused"], serde_json::json!([]), "{said}");
+    let mut counting = run(&at("counting"));
+    let counted = counting.env("POSTLINK_PROFILE", at("run.plraw"));
+    assert_eq!(done(counted).stdout, expected, "while it counts");
+}

@@ -36,6 +36,7 @@ use crate::consulted::Consulted;
 use crate::context::{Context, Counts, FuncId, Numbers, renumber};
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::Elf;
+use crate::files::personality::Asked;
 use crate::files::unwind::Table;
 use crate::proof::inside;
 use crate::proof::text::Swept;
@@ -123,7 +124,7 @@ struct Facts {
     loads: Vec<(u32, u64, u64, u64)>,
     code: Vec<Range>,
     unwind: (u64, bool),
-    asked_of_all: Vec<bool>,
+    asked: Vec<Asked>,
     abandoned: Vec<Range>,
     counts: Option<Counts>,
     slots: FxHashSet<u64>,
@@ -150,7 +151,7 @@ impl Facts {
             code,
             old_unwind: _,
             new_unwind,
-            asked_of_all,
+            asked,
             abandoned,
             guarded,
             counts,
@@ -175,7 +176,7 @@ impl Facts {
                 .collect(),
             code: code.clone(),
             unwind: (new_unwind.addr, new_unwind.searchable),
-            asked_of_all: asked_of_all.clone(),
+            asked: asked.clone(),
             abandoned: abandoned.clone(),
             counts: counts.clone(),
             slots: slots.clone(),
@@ -454,6 +455,7 @@ impl Walked {
             kept_by_calls: _,
             behind_tables: _,
             without_return: _,
+            unnamed_reader: _,
             changes: _,
             registers: _,
             consulted,

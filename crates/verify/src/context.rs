@@ -7,6 +7,7 @@ use crate::consulted;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, OwnTable, Range};
 use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
+use crate::files::personality::Asked;
 use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -144,8 +145,8 @@ pub(crate) struct Context<'a> {
     pub code: Vec<Range>,
     pub old_unwind: Table<'a>,
     pub new_unwind: Table<'a>,
-    /// By CIE of the input: its personality routine may be asked about any instruction ([`crate::files::personality`]).
-    pub asked_of_all: Vec<bool>,
+    /// By CIE of the input: what its personality routine may be asked about.
+    pub asked: Vec<Asked>,
     /// Bytes of the old image whose contents went elsewhere: nothing may refer to them any more.
     pub abandoned: Vec<Range>,
     /// Indirect branches may end at landing pads alone.

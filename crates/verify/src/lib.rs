@@ -102,7 +102,7 @@ use arch::x86_64::X86_64;
 use context::{Context, Findings, FuncId, Index};
 use files::claim::{Claim, Range};
 use files::elf::{self, Elf};
-use files::personality::is_for_calls_alone;
+use files::personality::Asked;
 use files::pointer::Pointer;
 use files::unwind::Table;
 use files::{claim, unwind};
@@ -585,14 +585,14 @@ fn walk_all<A: Arch>(
     }
 }
 
-/// By CIE: whether its personality routine may be asked about any instruction.
-fn asked_of_all<A: Arch>(input: &Elf<'_>, unwind: &Table<'_>) -> Vec<bool> {
+/// By CIE: what its personality routine may be asked about.
+fn asked<A: Arch>(input: &Elf<'_>, unwind: &Table<'_>) -> Vec<Asked> {
     let relocations = image::rela_tables(input);
-    let mut known: FxHashMap<Pointer, bool> = FxHashMap::default();
+    let mut known: FxHashMap<Pointer, Asked> = FxHashMap::default();
     let routines = unwind.cies.iter().map(|cie| cie.personality);
     routines
         .map(|routine| {
-            let asked = || !is_for_calls_alone::<A>(input, &relocations, routine);
+            let asked = || Asked::new::<A>(input, &relocations, routine);
             *known.entry(routine).or_insert_with(asked)
         })
         .collect()
@@ -642,7 +642,7 @@ fn prove<'a, A: Arch>(
         reused: Index::default(),
         buried: vec![false; claim.functions.len()],
         code: context::code_ranges(input),
-        asked_of_all: asked_of_all::<A>(input, &old_unwind),
+        asked: asked::<A>(input, &old_unwind),
         old_unwind,
         new_unwind,
         abandoned: std::mem::take(&mut layout.abandoned),
@@ -921,6 +921,7 @@ fn what_is_seen<A: Arch>(
     let mut fail = |id: FuncId, old: InputAddr, new: OutputAddr, text: String| {
         failed.push((id, Failure::new(Check::Visible, text).at(old, new)));
     };
+    let mut inside: Vec<(FuncId, Failure)> = Vec::new();
     // Pointers that follow.
     let mut follow: Vec<FuncId> = found
         .addresses
@@ -971,6 +972,15 @@ fn what_is_seen<A: Arch>(
             && (!cx.has_fall_back(id) && !cx.is_base(id, old)
                 || visible.describes_insides && cx.bare)
         {
+            // At a fixed address, without relocations, it need not be a pointer.
+            if cx.bare && cx.fixed() {
+                let text = format!(
+                    "a word or number of the program is {old:#x}, which may be the address of a place inside the function: a table may describe its code by address"
+                );
+                let failure = Failure::new(Check::Inside, text);
+                inside.push((id, failure.at(old, old.kept())));
+                continue;
+            }
             let text = format!(
                 "a pointer to {old:#x}, inside the function, is what it was: a table may describe the function's code by address"
             );
@@ -1005,6 +1015,7 @@ fn what_is_seen<A: Arch>(
     }
     found.following = follow.len() as u64;
     found.functions.append(&mut failed);
+    found.functions.append(&mut inside);
 }
 
 /// A function must not be known by two addresses.
@@ -1192,6 +1203,7 @@ fn report<A: Arch>(
                 ("A14", counting),
                 ("A15", f.folded.is_some()),
                 ("A16", w.without_return),
+                ("A17", w.unnamed_reader),
             ];
             let unwanted = || {
                 let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
@@ -1255,6 +1267,7 @@ fn report<A: Arch>(
         ("A14", if counting { functions.len() as u64 } else { 0 }),
         ("A15", folded),
         ("A16", counted(&|w| w.without_return)),
+        ("A17", counted(&|w| w.unnamed_reader)),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;

@@ -14,8 +14,9 @@
 //!   with their callees rely on more than conventions say. Excepted are those that belong to linkers' stubs
 //!   ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
 //!   whose compilers agree ([`Arch::STUBS_AT_CALLS`]) they are dead before calls and returns of functions
-//!   that have unwind entries. Where a jump may continue in old code, which need not be known to be a part of the
-//!   function, they are dead only if no instruction of the function has anything to do with them.
+//!   that have unwind entries. Where a jump may continue in old code, or leaves the function without kept relocations,
+//!   what it leads to need not be known to be a part of the function: they are dead there only if no instruction of the
+//!   function has anything to do with them.
 //! * Where instructions that fault raise exceptions, landing pads read the registers that calls keep, and no other.
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
@@ -101,7 +102,7 @@ pub(crate) struct Known<'a> {
     /// not matter what reads them when the program is stopped.
     pub entered: bool,
     /// Of these registers none is read or written by the function's own code but by calls, so nothing is in them where
-    /// one of its jumps continues in old code.
+    /// one of its jumps continues in old code or leaves it.
     pub untouched: u32,
     /// Instructions of it that fault may go to landing pads, which read the registers that calls keep.
     pub faults: bool,
@@ -109,6 +110,22 @@ pub(crate) struct Known<'a> {
     pub by_convention: &'a Cell<bool>,
     /// What is left of [`RESERVE`].
     pub reserve: &'a Cell<usize>,
+}
+
+impl Known<'_> {
+    /// What is still in question of registers and flags behind a direct branch.
+    fn left_by(&self, at: u64, target: u64, open: Set) -> Set {
+        let is_own = |at: u64| self.own.iter().any(|r| r.contains(InputAddr::new(at)));
+        let nothing = open.regs & self.untouched;
+        if nothing == 0 || !is_own(at) || is_own(target) {
+            return open;
+        }
+        self.by_convention.set(true);
+        Set {
+            regs: open.regs & !nothing,
+            ..open
+        }
+    }
 }
 
 /// Whether all of `set` is dead at `from`.
@@ -173,7 +190,10 @@ pub(crate) fn dead<A: Arch>(
             let next = at.saturating_add(u64::from(insn.len));
             match insn.flow {
                 Flow::Nothing => at = next,
-                Flow::Jump(target) => at = target,
+                Flow::Jump(target) => {
+                    open = known.left_by(at, target, open);
+                    at = target;
+                }
                 Flow::Call(_) | Flow::IndirectCall => {
                     let effects = recent.effects::<A>(bytes, at);
                     let operand = match insn.flow {
@@ -242,10 +262,11 @@ pub(crate) fn dead<A: Arch>(
                     }
                     open.regs &= !effects.kills;
                     open.flags &= !effects.flag_kills;
-                    if let Flow::Branch { target, .. } = insn.flow
-                        && !open.is_empty()
-                    {
-                        work.push((target, open));
+                    if let Flow::Branch { target, .. } = insn.flow {
+                        let open = known.left_by(at, target, open);
+                        if !open.is_empty() {
+                            work.push((target, open));
+                        }
                     }
                     at = next;
                 }

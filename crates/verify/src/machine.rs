@@ -121,6 +121,20 @@ pub(crate) struct Footprint {
     pub trusted: SmallVec<[u64; 1]>,
     /// The thread's base of counters is used.
     pub own: bool,
+    /// Of counters of calls: those whose first calls are noted, words that one is added to, and words that are asked.
+    pub noted: SmallVec<[u64; 1]>,
+    pub called: SmallVec<[u64; 1]>,
+    pub asked: SmallVec<[u64; 2]>,
+}
+
+/// Adds what is not there yet.
+fn add<const N: usize>(list: &mut SmallVec<[u64; N]>, at: u64)
+where
+    [u64; N]: smallvec::Array<Item = u64>,
+{
+    if !list.contains(&at) {
+        list.push(at);
+    }
 }
 
 impl Footprint {
@@ -128,14 +142,17 @@ impl Footprint {
         if let Some((start, end)) = other.written {
             self.write(start, end);
         }
-        for &c in &other.constants {
-            self.constant(c);
-        }
-        for &t in &other.trusted {
-            if !self.trusted.contains(&t) {
-                self.trusted.push(t);
-            }
-        }
+        other.constants.iter().for_each(|at| self.constant(*at));
+        other
+            .trusted
+            .iter()
+            .for_each(|at| add(&mut self.trusted, *at));
+        other.noted.iter().for_each(|at| add(&mut self.noted, *at));
+        other
+            .called
+            .iter()
+            .for_each(|at| add(&mut self.called, *at));
+        other.asked.iter().for_each(|at| add(&mut self.asked, *at));
         self.own |= other.own;
     }
     fn write(&mut self, start: u64, end: u64) {
@@ -143,9 +160,7 @@ impl Footprint {
         self.written = Some((a.min(start), b.max(end)));
     }
     fn constant(&mut self, at: u64) {
-        if !self.constants.contains(&at) {
-            self.constants.push(at);
-        }
+        add(&mut self.constants, at);
     }
 }
 
@@ -319,6 +334,9 @@ impl Machine<'_, '_> {
                     return None;
                 }
                 self.footprint.write(at, at + u64::from(mem.size));
+                if mem.size == 4 {
+                    add(&mut self.footprint.called, at);
+                }
             }
             Place::Own(at) => {
                 self.footprint.own = true;
@@ -357,6 +375,9 @@ impl Machine<'_, '_> {
         let place = self.place::<A>(state, mem)?;
         if !self.may_read::<A>(state, place, mem.size) {
             return None;
+        }
+        if let (Place::Counter(at), 4) = (place, mem.size) {
+            add(&mut self.footprint.asked, at);
         }
         Some(match place {
             Place::Operand => Value::of(Origin::Operand),
@@ -619,9 +640,7 @@ fn call<A: Arch>(
             if A::CALL_PUSHES == 0 {
                 return None;
             }
-            if !machine.footprint.trusted.contains(&target) {
-                machine.footprint.trusted.push(target);
-            }
+            add(&mut machine.footprint.trusted, target);
         }
         Routine::Notes => {
             let notes = A::NOTES;
@@ -632,6 +651,7 @@ fn call<A: Arch>(
                 return None;
             }
             machine.footprint.write(at, at + 8);
+            add(&mut machine.footprint.noted, at);
             let link = notes.link.map(|reg| state.get(reg));
             for reg in (0..A::REGISTERS).filter(|reg| notes.destroys >> reg & 1 != 0) {
                 state.set(reg, Value::UNKNOWN);

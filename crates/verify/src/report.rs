@@ -91,6 +91,9 @@ pub enum Check {
     Identity,
     /// What the program can see of the address of code that moved.
     Visible,
+    /// A word or number of the program may be an address inside of code that moved. That is a property of the program:
+    /// nothing shows that the output is wrong.
+    Inside,
     /// Memory and routines that count.
     Counting,
     /// Debug information of code that moved.
@@ -351,7 +354,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 16] = [
+const ASSUMPTIONS: [(&str, &str); 17] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, nor on what a jump through a table leaves in registers, beyond what is looked for",
@@ -415,6 +418,10 @@ const ASSUMPTIONS: [(&str, &str); 16] = [
     (
         "A16",
         "library functions that are declared not to return (abort, __stack_chk_fail, __cxa_throw and others, by their names in .dynsym), and functions that have neither a return nor a jump to other code, do not return",
+    ),
+    (
+        "A17",
+        "a personality routine without a name that is known reads exception tables as those of C, C++, Rust and Ada do",
     ),
 ];
 

@@ -29,7 +29,7 @@ use super::counter::PREFERRED;
 use super::encode::{self, SP, cond};
 use super::runtime::assembler::Assembler;
 use super::{NZCV, SCRATCH};
-use crate::coverage::{CallCounter, PERIOD, PLACES, SlowConfig};
+use crate::coverage::{CallCounter, CallPlace, PERIOD, PLACES, SlowConfig};
 use crate::{Code, FixupKind, OutOfRange, RegSet};
 
 /// The counter's address, or its page.
@@ -78,7 +78,7 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     let keep = live.meets(SCRATCH);
     let edges = counter
         .edges
-        .filter(|_| counter.at_entry && !live.meets(NZCV));
+        .filter(|_| counter.place == CallPlace::Entry && !live.meets(NZCV));
     if keep {
         put(out, encode::stp_pre(AT, COUNT, SP, -16));
     }
@@ -325,14 +325,16 @@ mod tests {
 
     #[test]
     fn calls_take_the_branch_over_the_slow_way_and_edges_need_dead_flags() {
-        for (live, edges, at_entry, len, slow) in [
-            (RegSet::EMPTY, false, true, 10, 2),
-            (RegSet::EMPTY, true, true, 11, 3),
-            (NZCV, true, true, 10, 2),
-            (RegSet::EMPTY, true, false, 10, 2),
-            (RegSet::ALL, true, true, 12, 2),
+        use CallPlace::{Block, Entry, EntryAgain};
+        for (live, edges, place, len, slow) in [
+            (RegSet::EMPTY, false, Entry, 10, 2),
+            (RegSet::EMPTY, true, Entry, 11, 3),
+            (NZCV, true, Entry, 10, 2),
+            (RegSet::EMPTY, true, EntryAgain, 10, 2),
+            (RegSet::EMPTY, true, Block, 10, 2),
+            (RegSet::ALL, true, Entry, 12, 2),
         ] {
-            let code = calls::<AArch64>(live, edges, at_entry);
+            let code = calls::<AArch64>(live, edges, place);
             let words = words(&code.bytes);
             assert_eq!(words.len(), len);
             let call = code.fixups.iter().find(|f| f.kind == FixupKind::Branch26);

@@ -327,7 +327,6 @@ impl Covers for AArch64 {
     const FRONT: Option<u64> = None;
     const CHANGES_POINTERS: bool = false;
     const WHOLE_ENTRIES: bool = true;
-    const COUNTS_CALLS_ANEW: bool = true;
 
     /// mov x8, #139; svc #0
     const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];

@@ -10,8 +10,9 @@
 //! first call its place in the order: it takes the next number from a clock by a locked addition. No register
 //! is destroyed, dead or not: compilers know which registers a local function leaves alone, and its callers
 //! keep values in them. Flags that are live (they never are at an ordinary entry) are kept on the stack. At
-//! the entry of a function nothing is below `rsp`; in a block that is also reached from within the function,
-//! the red zone is stepped over.
+//! the entry of a function nothing is below `rsp`; in a block that is also reached from within the function, or may be
+//! a part that a compiler split off, the red zone is stepped over: where flags are dead, on the slow way alone (13
+//! bytes).
 //!
 //! # Edges
 //!
@@ -23,7 +24,7 @@ use iced_x86::code_asm::*;
 
 use super::branch::put_field;
 use super::{AF, CF, OF, PF, SF, ZF};
-use crate::coverage::{CallCounter, PERIOD, PLACES, SlowConfig};
+use crate::coverage::{CallCounter, CallPlace, PERIOD, PLACES, SlowConfig};
 use crate::{Code, FixupKind, RegSet};
 
 /// Length of [`put_covered`]'s store.
@@ -36,25 +37,30 @@ pub fn put_covered<T>(out: &mut Code<T>, covered: T) {
     out.bytes.push(1);
 }
 
+/// `lea rsp,[rsp-128]`, `lea rsp,[rsp+128]`: over the red zone and back, without flags.
+const OVER_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+const BACK: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
 /// Appends the counting of a call. `live` holds what must survive.
 pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {
     let flags = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
-    let keep_flags = live.meets(flags) || !counter.at_entry;
-    if !counter.at_entry {
-        out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
+    let keep_flags = live.meets(flags) || counter.place == CallPlace::EntryAgain;
+    // Something may be below the stack pointer: when flags are kept there, or else when the slow way is called.
+    let zone = counter.place != CallPlace::Entry;
+    if zone && keep_flags {
+        out.bytes.extend_from_slice(&OVER_ZONE);
     }
     if keep_flags {
         out.bytes.push(0x9c); // pushfq
     }
+    let slow_over_zone = zone && !keep_flags;
     // Where the return address is not at its place, there are no edges.
-    let edges = counter.edges.filter(|_| !keep_flags);
-    const SLOW_LEN: u8 = 16;
+    let edges = counter.edges.filter(|_| !keep_flags && !zone);
     if let Some(slow) = edges {
         out.bytes.extend_from_slice(&[0xf6, 0x05]); // test byte [c],63
         put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
         out.bytes.push(PERIOD as u8 - 1);
-        out.bytes.extend_from_slice(&[0x75, SLOW_LEN]); // jnz over the slow way
-        put_slow(out, counter.count, slow);
+        put_slow(out, counter.count, slow, slow_over_zone);
     }
     out.bytes.extend_from_slice(&[0x83, 0x05]); // add dword [c],1
     put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
@@ -66,25 +72,37 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
         out.bytes.extend_from_slice(&[0x83, 0x3d]); // cmp dword [t],0
         put_field(out, FixupKind::Rel32 { trail: 1 }, counter.time);
         out.bytes.push(0);
-        out.bytes.extend_from_slice(&[0x75, SLOW_LEN]); // jne over the slow way
-        put_slow(out, counter.count, counter.slow);
+        put_slow(out, counter.count, counter.slow, slow_over_zone);
     }
     if keep_flags {
         out.bytes.push(0x9d); // popfq
     }
-    if !counter.at_entry {
-        out.bytes
-            .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+    if zone && keep_flags {
+        out.bytes.extend_from_slice(&BACK);
     }
 }
 
-fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T) {
+/// `jne` over the slow way, and the slow way.
+fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T, over_zone: bool) {
+    const LEN: u8 = 16;
+    let zone = if over_zone {
+        (OVER_ZONE.len() + BACK.len()) as u8
+    } else {
+        0
+    };
+    out.bytes.extend_from_slice(&[0x75, LEN + zone]);
+    if over_zone {
+        out.bytes.extend_from_slice(&OVER_ZONE);
+    }
     out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
     out.bytes.extend_from_slice(&[0x4c, 0x8d, 0x1d]); // lea r11,[c]
     put_field(out, FixupKind::Rel32 { trail: 0 }, count);
     out.bytes.push(0xe8); // call
     put_field(out, FixupKind::Rel32 { trail: 0 }, slow);
     out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
+    if over_zone {
+        out.bytes.extend_from_slice(&BACK);
+    }
 }
 
 /// The slow way: entered by a call with the counter's address in `r11`. Destroys flags.
@@ -224,41 +242,55 @@ mod tests {
     #[test]
     fn a_call_is_counted_with_saturation_and_the_first_goes_the_slow_way() {
         use Mnemonic::{Add, Call, Cmp, Jne, Lea, Pop, Popfq, Push, Pushfq, Sbb, Test};
-        let plain = calls::<X86_64>(RegSet::EMPTY, false, true);
+        let plain = calls::<X86_64>(RegSet::EMPTY, false, CallPlace::Entry);
         assert_eq!(plain.bytes.len(), 39);
         assert_eq!(
             mnemonics(&plain.bytes),
             [Add, Sbb, Cmp, Jne, Push, Lea, Call, Pop]
         );
-        let edges = calls::<X86_64>(RegSet::EMPTY, true, true);
+        let edges = calls::<X86_64>(RegSet::EMPTY, true, CallPlace::Entry);
         assert_eq!(edges.bytes.len(), 39);
         assert_eq!(
             mnemonics(&edges.bytes),
             [Test, Jne, Push, Lea, Call, Pop, Add, Sbb]
         );
         assert_eq!(edges.fixups[2].target, 3, "the slow way with edges");
-        let kept = calls::<X86_64>(RegSet::ALL, true, false);
+        for (live, place) in [
+            (RegSet::EMPTY, CallPlace::EntryAgain),
+            (RegSet::ALL, CallPlace::Block),
+        ] {
+            let kept = calls::<X86_64>(live, true, place);
+            assert_eq!(
+                mnemonics(&kept.bytes),
+                [
+                    Lea, Pushfq, Add, Sbb, Cmp, Jne, Push, Lea, Call, Pop, Popfq, Lea
+                ]
+            );
+        }
+        let dead = calls::<X86_64>(RegSet::EMPTY, true, CallPlace::Block);
         assert_eq!(
-            mnemonics(&kept.bytes),
-            [
-                Lea, Pushfq, Add, Sbb, Cmp, Jne, Push, Lea, Call, Pop, Popfq, Lea
-            ]
+            mnemonics(&dead.bytes),
+            [Add, Sbb, Cmp, Jne, Lea, Push, Lea, Call, Pop, Lea]
         );
     }
 
     #[test]
     fn the_jump_over_the_slow_way_lands_behind_it() {
-        for edges in [false, true] {
-            let code = calls::<X86_64>(RegSet::EMPTY, edges, true);
+        for (edges, place, last) in [
+            (false, CallPlace::Entry, Mnemonic::Pop),
+            (true, CallPlace::Entry, Mnemonic::Pop),
+            (false, CallPlace::Block, Mnemonic::Lea),
+        ] {
+            let code = calls::<X86_64>(RegSet::EMPTY, edges, place);
             let decoded: Vec<_> = Decoder::new(64, &code.bytes, DecoderOptions::NONE)
                 .iter()
                 .collect();
             let jump = decoded.iter().find(|i| i.mnemonic() == Mnemonic::Jne);
-            let pop = decoded.iter().find(|i| i.mnemonic() == Mnemonic::Pop);
-            let (Some(jump), Some(pop)) = (jump, pop) else {
+            let end = decoded.iter().rfind(|i| i.mnemonic() == last);
+            let (Some(jump), Some(end)) = (jump, end) else {
                 panic!("no jump or no slow way");
             };
-            assert_eq!(jump.near_branch_target(), pop.next_ip());
+            assert_eq!(jump.near_branch_target(), end.next_ip());
         }
     }
 }

@@ -367,7 +367,6 @@ impl Covers for X86_64 {
     const FRONT: Option<u64> = Some(coverage::STORE);
     const CHANGES_POINTERS: bool = true;
     const WHOLE_ENTRIES: bool = false;
-    const COUNTS_CALLS_ANEW: bool = false;
 
     /// mov $15, %rax; syscall
     const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];

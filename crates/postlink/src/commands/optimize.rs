@@ -457,11 +457,25 @@ pub fn say_losses(ui: &Ui, debug: &DebugReport) {
 
 /// Functions that the checker refused: which, and why the first.
 pub fn say_reverted(ui: &Ui, reverted: &[Refused]) {
+    let (of_program, reverted): (Vec<&Refused>, Vec<&Refused>) =
+        reverted.iter().partition(|r| r.of_program);
+    let names = |list: &[&Refused]| {
+        let names = list.iter().take(5);
+        let names: Vec<String> = names.map(|r| crate::ui::demangle(&r.name)).collect();
+        names.join(", ")
+    };
+    if let Some(first) = of_program.first() {
+        ui.say(format_args!(
+            "  {}, as a word or number of the program may be an address inside: {}",
+            counted(of_program.len(), "function stays", "functions stay"),
+            names(&of_program)
+        ));
+        let name = crate::ui::demangle(&first.name);
+        ui.say(format_args!("  {name}: {}", first.reason));
+    }
     let Some(first) = reverted.first() else {
         return;
     };
-    let names = reverted.iter().take(5);
-    let names: Vec<String> = names.map(|r| crate::ui::demangle(&r.name)).collect();
     ui.warn(format_args!(
         "{}: {}",
         counted(
@@ -469,7 +483,7 @@ pub fn say_reverted(ui: &Ui, reverted: &[Refused]) {
             "function could not be proved and stays",
             "functions could not be proved and stay"
         ),
-        names.join(", ")
+        names(&reverted)
     ));
     ui.warn(format_args!(
         "{} runs where it is in the input, since the checker refused its new code: {}; {}",

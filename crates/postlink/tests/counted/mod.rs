@@ -163,13 +163,9 @@ pub fn compare(folder: &Folder, arguments: &[&str], what: &str) -> Vec<BTreeSet<
         "call-graph",
         "call-edges",
     ];
-    // Without kept relocations functions are re-emitted, and calls are counted on AArch64 alone.
+    // Without kept relocations functions are re-emitted: their callers have no return addresses of the input.
     let bare = what.contains(" -o p ") && !what.contains("-Wl,-q");
-    let count = match (bare, what.contains("aarch64")) {
-        (false, _) => 4,
-        (true, true) => 3,
-        (true, false) => 2,
-    };
+    let count = if bare { 3 } else { 4 };
     for mode in &modes[..count] {
         for raw in std::fs::read_dir(folder.0.path()).unwrap().flatten() {
             if raw.path().extension().is_some_and(|e| e == "mipraw") {

@@ -1,9 +1,13 @@
 //! Exception tables of the input.
 
-use postlink_elf::unwind::lsda::{Lsda, Personality, personality_of};
+use postlink_elf::unwind::lsda::{Lsda, PadBase, Personality, personality_of};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::program::Program;
 use crate::pin::Pin;
+
+/// Of an encoding of a pointer: it leads to a word with the address (`DW_EH_PE_indirect`).
+const INDIRECT: u8 = 0x80;
 
 /// The exception table of a piece.
 pub fn lsda_of<'d>(program: &Program<'d>, piece: usize) -> Result<Option<Lsda<'d>>, Pin> {
@@ -46,7 +50,8 @@ pub fn personality(program: &Program<'_>, piece: usize) -> Option<Personality> {
 }
 
 /// By CIE: its personality routine; `None` for an unknown one. It is known by its symbol's name: that of the routine,
-/// of the data word that points to it (`DW.ref.…`), or of the dynamic relocation that fills that word.
+/// of the data word that points to it (`DW.ref.…`), or of the dynamic relocation that fills that word. Of one without
+/// any name, in a stripped static program, the least is taken for known that its tables show ([`without_name`]).
 pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
     use postlink_elf::elf::SymbolTable;
     let wanted: Vec<u64> = program
@@ -55,50 +60,92 @@ pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
         .iter()
         .filter_map(|c| c.personality.map(|p| p.1))
         .collect();
-    let mut names: rustc_hash::FxHashMap<u64, Personality> = rustc_hash::FxHashMap::default();
+    let mut names: FxHashMap<u64, Personality> = FxHashMap::default();
+    let mut others: FxHashSet<u64> = FxHashSet::default();
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
         if wanted.is_empty() {
             break;
         }
         for s in program.elf.symbols(table).iter() {
             let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
-            if s.section != 0
-                && let Some(known) = personality_of(name)
-            {
+            if s.section == 0 {
+                continue;
+            }
+            if let Some(known) = personality_of(name) {
                 names.insert(s.value, known);
+            } else {
+                others.insert(s.value);
             }
         }
     }
+    let mut guessed: FxHashMap<(u8, u64), Option<Personality>> = FxHashMap::default();
     program
         .eh
         .cies
         .iter()
         .map(|c| {
-            let (_, at) = c.personality?;
-            let pointed = || {
-                let p = program
-                    .refs
-                    .pointers
-                    .binary_search_by_key(&at, |p| p.place)
-                    .ok()?;
-                names.get(&program.refs.pointers[p].target).copied()
+            let (encoding, at) = c.personality?;
+            let pointers = &program.refs.pointers;
+            let pointed = pointers.binary_search_by_key(&at, |p| p.place).ok();
+            let word = || {
+                let indirect = program.refs.fixed && encoding & INDIRECT != 0;
+                indirect.then(|| program.elf.u64_at(at))?
             };
+            let pointed = pointed.map(|p| pointers[p].target).or_else(word);
             let imported = || {
                 let i = program.refs.import_at(at)?;
-                personality_of(
-                    program
-                        .elf
-                        .symbols(SymbolTable::Dynamic)
-                        .get(i as usize)?
-                        .name,
-                )
+                let symbols = program.elf.symbols(SymbolTable::Dynamic);
+                Some(symbols.get(i as usize)?.name)
             };
-            names
+            let imported = imported().or_else(|| program.import_name(at));
+            let known = names
                 .get(&at)
                 .copied()
-                .or_else(pointed)
-                .or_else(imported)
-                .or_else(|| personality_of(program.import_name(at)?))
+                .or_else(|| names.get(&pointed?).copied())
+                .or_else(|| personality_of(imported?));
+            let mut places = [Some(at), pointed].into_iter().flatten();
+            let named = imported.is_some() || places.any(|a| others.contains(&a));
+            let routine = (encoding, at);
+            let guess = || {
+                let known = guessed.entry(routine);
+                *known.or_insert_with(|| without_name(program, routine))
+            };
+            known.or_else(|| (!named).then(guess)?)
         })
         .collect()
+}
+
+/// What is taken for known of a personality routine that has no name: it reads its tables as those of C, C++, Rust and
+/// Ada do, in which all of them have a meaning (the checker counts that as an assumption). It may be asked about any
+/// instruction, and where no table has types or actions, count landing pads from the function's start.
+fn without_name(program: &Program<'_>, routine: (u8, u64)) -> Option<Personality> {
+    let cies = &program.eh.cies;
+    let own = program.eh.fdes.iter().filter(|fde| {
+        let of = cies.get(fde.cie).and_then(|cie| cie.personality);
+        of == Some(routine)
+    });
+    let mut pad_base = PadBase::FunctionStart;
+    for fde in own {
+        let Some(addr) = fde.lsda.filter(|addr| *addr != 0) else {
+            continue;
+        };
+        let lsda = Lsda::parse(program.elf, addr, fde.start).ok()?;
+        let inside = |pad: u64| {
+            program
+                .elf
+                .section_at(pad)
+                .is_some_and(|(_, s)| s.is_code())
+        };
+        let mut pads = lsda.call_sites.iter().filter_map(|c| c.landing_pad);
+        if !pads.all(inside) {
+            return None;
+        }
+        if !lsda.types.is_empty() || !lsda.actions.is_empty() {
+            pad_base = PadBase::Shortest;
+        }
+    }
+    Some(Personality {
+        pad_base,
+        faults: true,
+    })
 }

@@ -240,7 +240,7 @@ impl<A: Entries> Proof<'_, A> {
             }
             failures.extend(self.signal_returns(a.end, b.end));
         }
-        let faults = self.asked_of_all.contains(&true);
+        let faults = self.asked.iter().any(|asked| asked.of_all);
         for f in framed {
             let place =
                 |failure: Failure| failure.at(InputAddr::new(f.at), OutputAddr::new(f.stub));

@@ -51,6 +51,7 @@ use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Segment};
 use crate::files::lsda::{Lsda, Outcome};
+use crate::files::personality::Asked;
 use crate::files::unwind::Table;
 use crate::proof::visible::Visible;
 use crate::report::{
@@ -131,7 +132,7 @@ struct Proof<'a, A> {
     memory: Memory<'a>,
     unwind: Table<'a>,
     /// By CIE of the input: its personality routine may be asked about any instruction.
-    asked_of_all: Vec<bool>,
+    asked: Vec<Asked>,
     starts: Vec<u64>,
     failures: Vec<Failure>,
     count: u64,
@@ -191,7 +192,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         input,
         output,
         memory,
-        asked_of_all: crate::asked_of_all::<A>(input, &unwind),
+        asked: crate::asked::<A>(input, &unwind),
         unwind,
         starts,
         count: 0,
@@ -479,7 +480,11 @@ impl<A: Entries> Proof<'_, A> {
             Flow::Call(_) | Flow::IndirectCall => {
                 outcome(at + u64::from(insn.len) - 1) != Some(Outcome::Continue)
             }
-            _ if self.asked_of_all.get(fde.cie as usize) == Some(&true) => {
+            _ if self
+                .asked
+                .get(fde.cie as usize)
+                .is_some_and(|asked| asked.of_all) =>
+            {
                 matches!(outcome(at), None | Some(Outcome::Pad { .. }))
             }
             _ => false,

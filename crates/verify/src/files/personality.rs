@@ -21,10 +21,15 @@ const RUST: &[u8] = b"rust_eh_personality";
 /// Instructions of a stub that are looked at.
 const STUB: usize = 4;
 
-fn throws_at_calls_alone(name: &[u8]) -> bool {
+/// The routine's name in that of a symbol.
+fn plain(name: &[u8]) -> &[u8] {
     let name = name.strip_prefix(b"DW.ref.").unwrap_or(name);
     // A dynamic symbol may have its version with it.
-    let name = name.split(|b| *b == b'@').next().unwrap_or(name);
+    name.split(|b| *b == b'@').next().unwrap_or(name)
+}
+
+fn throws_at_calls_alone(name: &[u8]) -> bool {
+    let name = plain(name);
     let compiled: [&[u8]; 3] = [
         b"__gxx_personality_v0",
         b"__gcc_personality_v0",
@@ -44,25 +49,44 @@ fn dynamic_name<'d>(elf: &Elf<'d>, index: u64) -> Option<&'d [u8]> {
     text.get(..text.iter().position(|b| *b == 0)?)
 }
 
-/// Whether the routine is known not to be asked about instructions other than calls. `relocations`: the tables that the
-/// loader goes through.
-pub(crate) fn is_for_calls_alone<A: Arch>(
+/// What the name of a personality routine says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// It may be asked about any instruction.
+    pub of_all: bool,
+    /// It has no name that is known: that it reads the tables of C++ and Ada is assumed (A17).
+    pub unnamed: bool,
+}
+
+impl Asked {
+    /// Of a routine. `relocations`: the tables that the loader goes through.
+    pub(crate) fn new<A: Arch>(elf: &Elf<'_>, relocations: &[Range], routine: Pointer) -> Asked {
+        let is = |what: &dyn Fn(&[u8]) -> bool| is_called::<A>(elf, relocations, routine, what);
+        let of_all = !is(&throws_at_calls_alone);
+        let unnamed = of_all && !is(&|name| plain(name) == b"__gnat_personality_v0");
+        Asked { of_all, unnamed }
+    }
+}
+
+/// Whether the name of a routine is one of these.
+fn is_called<A: Arch>(
     elf: &Elf<'_>,
     relocations: &[Range],
     routine: Pointer,
+    is_one: &dyn Fn(&[u8]) -> bool,
 ) -> bool {
     let named = |addr: u64| {
         let mut symbols = [SHT_SYMTAB, SHT_DYNSYM]
             .into_iter()
             .flat_map(|kind| elf.symbols(kind));
-        addr != 0 && symbols.any(|s| s.value == addr && throws_at_calls_alone(s.name))
+        addr != 0 && symbols.any(|s| s.value == addr && is_one(s.name))
     };
     let filled = |place: u64| {
         relocations.iter().any(|table| {
             let bytes = elf.bytes(table.start, table.len()).unwrap_or(&[]);
             bytes.chunks_exact(24).any(|entry| {
                 let symbol = u64_in(entry, 8).unwrap_or(0) >> 32;
-                let by_name = || dynamic_name(elf, symbol).is_some_and(throws_at_calls_alone);
+                let by_name = || dynamic_name(elf, symbol).is_some_and(is_one);
                 let found = u64_in(entry, 0) == Some(place);
                 found
                     && match symbol {

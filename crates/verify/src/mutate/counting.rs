@@ -93,7 +93,7 @@ impl Faults<'_> {
     }
 
     /// A word of the program's own that is written: where no counter is.
-    fn own_data(&self) -> Option<u64> {
+    pub(super) fn own_data(&self) -> Option<u64> {
         let data = |l: &&crate::files::elf::Segment| l.is_writable() && l.file_size >= 64;
         let load = self.input.loads().iter().find(data)?;
         Some(load.addr.next_multiple_of(16))

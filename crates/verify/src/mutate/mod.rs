@@ -8,6 +8,7 @@
 //! |---|---|
 //! | instructions | [`code`], [`code_a64`] |
 //! | what counts | [`counting`] |
+//! | what counts calls, in functions that are re-emitted | [`calls`] |
 //! | debug information, build-id | [`debug`] |
 //! | stubs at entries | [`entries`] |
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
@@ -19,6 +20,7 @@
 
 mod bare;
 mod branches;
+mod calls;
 mod changes;
 mod claim;
 mod code;
@@ -226,6 +228,34 @@ kinds! {
     CounterBetweenExclusives,
     /// A recorder goes elsewhere than the call would.
     RecorderLeaves,
+    /// A counter of calls adds nothing.
+    CallNotCounted,
+    /// A function's counter of calls is jumped over.
+    CallCounterLost,
+    /// x86-64: a counter of calls takes one more back than overflowed.
+    CallSaturationOff,
+    /// x86-64: what overflows is taken back from another counter.
+    CallTakenElsewhere,
+    /// A call is added to another counter than the one whose first call is noted.
+    CallCountedElsewhere,
+    /// What is asked, whether it is the first call, is another counter.
+    CallAskedElsewhere,
+    /// The first call of another counter is noted.
+    CallNotedElsewhere,
+    /// A function counts its calls in another function's counter.
+    CallCounterShared,
+    /// x86-64: a function counts its calls in the program's own memory.
+    CallCounterInData,
+    /// A counter of calls goes into the middle of the routine that notes first calls.
+    CallRoutineOff,
+    /// x86-64: a counter of calls does not keep flags that are read after it.
+    CallFlagsLost,
+    /// x86-64: a counter of calls writes where something may be below the stack pointer.
+    CallOverRedZone,
+    /// A counter of calls leaves something else in a register.
+    CallRegisterLost,
+    /// x86-64: a counter of calls leaves the stack pointer elsewhere.
+    CallStackMoved,
     /// The claim says something else of what the rewriter used to find references to code.
     BasisLied,
     /// The claim says something else of the jump at an old entry.
@@ -502,7 +532,35 @@ impl Kind {
         Kind::RecorderLeaves,
     ];
 
-    /// Those of them that only instructions of AArch64 have.
+    /// Kinds that only programs have that count calls in functions which are re-emitted.
+    pub const CALLS: &'static [Kind] = &[
+        Kind::CallNotCounted,
+        Kind::CallCounterLost,
+        Kind::CallSaturationOff,
+        Kind::CallTakenElsewhere,
+        Kind::CallCountedElsewhere,
+        Kind::CallAskedElsewhere,
+        Kind::CallNotedElsewhere,
+        Kind::CallCounterShared,
+        Kind::CallCounterInData,
+        Kind::CallRoutineOff,
+        Kind::CallFlagsLost,
+        Kind::CallOverRedZone,
+        Kind::CallRegisterLost,
+        Kind::CallStackMoved,
+    ];
+
+    /// Those of them that only instructions of x86-64 have.
+    pub const CALLS_X86_64: &'static [Kind] = &[
+        Kind::CallSaturationOff,
+        Kind::CallTakenElsewhere,
+        Kind::CallCounterInData,
+        Kind::CallFlagsLost,
+        Kind::CallOverRedZone,
+        Kind::CallStackMoved,
+    ];
+
+    /// Those of [`Kind::COUNTING`] that only instructions of AArch64 have.
     pub const COUNTING_AARCH64: &'static [Kind] =
         &[Kind::SpillLost, Kind::CounterBetweenExclusives];
 }
@@ -718,6 +776,7 @@ impl<'a> Faults<'a> {
                 self.bare_edits(kind)
             }
             _ if Kind::OWN_TABLES.contains(&kind) => self.own_table_edits(kind),
+            _ if Kind::CALLS.contains(&kind) => self.call_edits(kind),
             WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),
             OtherAdvice | AdviceElsewhere | StartsElsewhere => self.start_up_edits(kind),
             WrongConstant | ConstantElsewhere => self.constant_edits(kind),

@@ -3,7 +3,7 @@
 
 use crate::addr::OutputAddr;
 use crate::arch::Arch;
-use crate::context::{Context, Counts, Findings};
+use crate::context::{Context, Counts, Findings, FuncId};
 use crate::files::claim::Range;
 use crate::machine::Footprint;
 use crate::proof::gaps;
@@ -11,6 +11,7 @@ use crate::proof::image::Layout;
 use crate::report::{Check, Failure};
 use crate::routines;
 use crate::walk::Walked;
+use rustc_hash::FxHashMap;
 
 /// Memory in front of the first thread's counters that belongs to the start-up code.
 const PRIVATE: u64 = 0x8000;
@@ -42,6 +43,7 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
     for w in walked {
         all.join(&w.footprint);
     }
+    counters_of_calls(cx, walked, found);
     let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));
     if let Some((start, end)) = all.written {
         for c in all
@@ -72,6 +74,46 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
         let text =
             format!("the program uses the segment of per-thread counters itself, at {at:#x}");
         found.file.push(Failure::new(Check::Counting, text));
+    }
+}
+
+/// Where calls are counted, each function counts in one counter of its own: that counter's first call is noted, one is
+/// added to it, and what is asked is it or the place of its first call.
+fn counters_of_calls(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+    let of_calls = |w: &Walked| {
+        let print = &w.footprint;
+        !(print.noted.is_empty() && print.called.is_empty())
+    };
+    if !walked.iter().any(of_calls) {
+        return;
+    }
+    let mut users: FxHashMap<u64, FuncId> = FxHashMap::default();
+    for (id, w) in (0..).zip(walked) {
+        let Some(f) = cx.function(id).filter(|_| w.failure.is_none()) else {
+            continue;
+        };
+        let print = &w.footprint;
+        let what = match (print.noted.as_slice(), print.called.as_slice()) {
+            ([noted], [called]) if noted == called => {
+                let is_own = |at: &u64| *at == *noted || *at == noted.wrapping_add(4);
+                let other = print.asked.iter().find(|at| !is_own(at));
+                let shared = users
+                    .insert(*noted, id)
+                    .map(|_| "is another function's too");
+                match (other, shared) {
+                    (Some(at), _) => format!("its counter is at {noted:#x}, and it asks {at:#x}"),
+                    (None, Some(shared)) => format!("its counter at {noted:#x} {shared}"),
+                    (None, None) => continue,
+                }
+            }
+            ([], []) => "it does not count".to_owned(),
+            (noted, called) => {
+                format!("it counts at {called:x?}, and first calls are noted at {noted:x?}")
+            }
+        };
+        let text = format!("calls of the function are not counted as they must: {what}");
+        let failure = Failure::new(Check::Counting, text).at(f.old_entry, f.new_entry());
+        found.functions.push((id, failure));
     }
 }
 

@@ -18,7 +18,8 @@
 //! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags (assumption A11). The routine that recorders call for rare
 //! targets is proved as a function: it preserves all but its argument, and writes to the table that it is given.
 //! What counts calls may call a routine that notes the first ones: of that is shown what it leaves as it was
-//! ([`crate::routines`]), and assumed that it writes to no memory of the program (A14).
+//! ([`crate::routines`]), and assumed that it writes to no memory of the program (A14). Where one function does that,
+//! all count their calls, each in a counter of its own ([`crate::proof::counting`]).
 //!
 //! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
@@ -196,6 +197,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let end = {
             let walk = &*self;
             let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p.get()).is_some();
+            let entry = walk.f.old_entry.get();
+            let of_function = A::STUBS_AT_CALLS && cx.old_unwind.find(entry).is_some();
+            // What is in front of a jump out of the function is asked about where that leads.
+            let left = match state {
+                State::Exit(_) if of_function => walk.untouched,
+                _ => 0,
+            };
             let known = Known {
                 targets: &walk.targets,
                 own: &walk.f.old,
@@ -205,7 +213,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     0
                 },
                 entered,
-                untouched: if conventions { walk.untouched } else { 0 },
+                untouched: if of_function { walk.untouched } else { 0 },
                 faults: walk.faults && walk.lsdas,
                 by_convention: &by_convention,
                 reserve: &walk.reserve,
@@ -226,10 +234,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return false;
                 }
                 let changed = Set {
-                    regs: m.regs,
+                    regs: m.regs & !left,
                     flags: m.flags & asked,
                 };
-                by_convention.set(false);
+                by_convention.set(m.regs & left != 0);
                 changed.is_empty() || dead::<A>(cx, &mut recent, &known, p.get(), changed)
             };
             let mut machine = Machine {

@@ -117,6 +117,8 @@ pub(crate) struct Walked {
     pub behind_tables: bool,
     /// That such jumps are through their tables rests on calls that do not return.
     pub without_return: bool,
+    /// It has an exception table, and who reads that has no name that is known.
+    pub unnamed_reader: bool,
     /// How many changed instructions there are, by kind.
     pub changes: changes::Counts,
     /// What was looked at beside the function itself, if it was noted.

@@ -33,8 +33,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let spans = map.clear();
             for r in ranges {
                 for fde in table.overlapping(r.start, r.end) {
-                    let asked = self.cx.asked_of_all.get(fde.cie as usize);
-                    self.faults |= !which && asked == Some(&true);
+                    let asked = self.cx.asked.get(fde.cie as usize);
+                    let asked = asked.copied().filter(|_| !which).unwrap_or_default();
+                    self.faults |= asked.of_all;
+                    self.out.unnamed_reader |= asked.unnamed && fde.lsda != 0;
                     self.s
                         .runner
                         .rows::<A>(table, fde, &mut self.s.interner, spans)

@@ -1,7 +1,7 @@
 //! Functions re-emitted, with counters of calls or blocks.
 
 use postlink_elf::write::Writer;
-use postlink_isa::coverage::Covers;
+use postlink_isa::coverage::{CallPlace, Covers};
 use postlink_isa::{Code, Isa, RegSet};
 use postlink_mip::{self as mip, Block, InferredBlock, Profile};
 use rayon::prelude::*;
@@ -167,7 +167,9 @@ fn make<'d, I: Covers>(
             return Err(Pin::NoRoomAtEntry);
         }
         let jumps = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
+        let mut terms = a.cfg.blocks.iter().map(|b| b.term);
         let to_old_code = jumps.count() > tail_calls(program, function, a)
+            || terms.any(|term| matches!(term, Term::Dispatch { leaves: true, .. }))
             || a.cfg.own_tables.iter().any(OwnTable::leaves);
         if mode == CoverageMode::BlockCoverage && to_old_code {
             return Err(Pin::UnknownIndirectJump);
@@ -189,7 +191,10 @@ fn make<'d, I: Covers>(
                 put_covered::<I, true>
             }
             CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I, false>,
-            CoverageMode::CallGraph | CoverageMode::CallEdges if entered_again => {
+            // Without relocations it may be a part that a compiler split off.
+            CoverageMode::CallGraph | CoverageMode::CallEdges
+                if entered_again || !program.refs.kept =>
+            {
                 put_call_inside::<I>
             }
             CoverageMode::CallGraph | CoverageMode::CallEdges => put_call::<I>,
@@ -252,11 +257,11 @@ fn put_covered<I: Covers, const NEAR: bool>(out: &mut Code<Target>, live: RegSet
 }
 
 fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    I::put_called(out, live, call_counter(false, true));
+    I::put_called(out, live, call_counter(false, CallPlace::Entry));
 }
 
 fn put_call_inside<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    I::put_called(out, live, call_counter(false, false));
+    I::put_called(out, live, call_counter(false, CallPlace::Block));
 }
 
 /// The first place in a block for a counter, after a landing pad of indirect branches, and what is live there.

@@ -4,7 +4,7 @@ use postlink_elf::elf::SymbolTable;
 use postlink_elf::note::{Note, NoteKind};
 use postlink_elf::write::{InSection, NewKind, NewSection, Placed, SymbolEdit, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use postlink_isa::coverage::Covers;
+use postlink_isa::coverage::{CallPlace, Covers};
 use postlink_mip::Profile;
 use rustc_hash::FxHashSet;
 
@@ -31,7 +31,12 @@ fn with_counter<I: Covers, R>(
         })),
         CoverageMode::CallGraph | CoverageMode::CallEdges => {
             Some(then(false, &|out, live, alone| {
-                I::put_called(out, live, call_counter(edges && alone, alone));
+                let place = if alone {
+                    CallPlace::Entry
+                } else {
+                    CallPlace::EntryAgain
+                };
+                I::put_called(out, live, call_counter(edges && alone, place));
             }))
         }
     }

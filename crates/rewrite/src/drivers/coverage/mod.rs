@@ -19,6 +19,8 @@
 //!
 //! Without kept relocations functions are re-emitted as well. Those whose old entry has no room for a jump are left
 //! out, as pointers lead there past the counter; so are, for coverage of blocks, those that may continue in old code.
+//! Which of them are parts that a compiler split off is not known: counters step over what may be below the stack
+//! pointer.
 //!
 //! A function's calls are counted in its first block; if that is also a loop header and a jump leads to the counter,
 //! iterations are counted as well.
@@ -38,7 +40,7 @@ use std::path::Path;
 
 use postlink_elf::elf::Elf;
 use postlink_elf::write::{Onto, WriteOptions, Writer};
-use postlink_isa::coverage::{CallCounter, Covers};
+use postlink_isa::coverage::{CallCounter, CallPlace, Covers};
 use postlink_isa::with_isa;
 use postlink_mip::{self as mip, Profile, Types, Width};
 use regex::bytes::Regex;
@@ -378,11 +380,6 @@ impl Emission {
     ) -> Result<Emission, Error> {
         // What leads into the first instructions of a function is known only as far as a jump there takes.
         if !program.refs.kept {
-            if options.mode.calls() && !I::COUNTS_CALLS_ANEW {
-                return Err(Error::Unsupported(
-                    "calls are counted in stubs at entries, for which every reference to code has to be known; without kept relocations (-Wl,-q) functions are re-emitted; the modes function-coverage and block-coverage count what runs of them".into(),
-                ));
-            }
             if options.mode == CoverageMode::CallEdges {
                 return Err(Error::Unsupported(
                     "callers are known by their return addresses, which stay if functions count in stubs at their entries; without kept relocations (-Wl,-q) functions are re-emitted; the mode call-graph counts their calls".into(),
@@ -478,12 +475,12 @@ fn describe(program: &Program<'_>, function: usize) -> mip::Function {
 }
 
 /// Counters have four bytes: the number of calls and the time.
-fn call_counter(edges: bool, at_entry: bool) -> CallCounter<Target> {
+fn call_counter(edges: bool, place: CallPlace) -> CallCounter<Target> {
     CallCounter {
         count: Target::Counter(0),
         time: Target::Counter(1),
         slow: Target::Slow,
         edges: edges.then_some(Target::Bias),
-        at_entry,
+        place,
     }
 }

@@ -140,7 +140,7 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
 
 fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
     let (insn, len) = decode_raw(bytes)?;
-    let bytes = bytes.get(..len)?;
+    let (bytes, behind) = bytes.split_at_checked(len)?;
     let lead = bytes.get(..prefix_len(bytes))?;
     if lead.iter().any(|b| matches!(b, 0x66 | 0xf2 | 0xf3)) {
         return None;
@@ -182,8 +182,14 @@ fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
             flag::ALL & !flag::CARRY,
         ),
         Opcode::ADD if is_memory(0) => {
-            number(1)?;
-            of(smallvec![Op::Change { mem: mem(0)? }], flag::ALL)
+            let place = mem(0)?;
+            let behind = taken_back(behind, addr.wrapping_add(len as u64), &place);
+            (number(1)? == 1).then_some(Step {
+                len: (len + behind) as u8,
+                ops: smallvec![Op::Change { mem: place }],
+                lost: flag::ALL,
+                next: Next::On,
+            })
         }
         Opcode::ADD
             if insn.operand(0) == Operand::Register { reg: RegSpec::al() }
@@ -326,6 +332,20 @@ fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
             _ => None,
         },
     }
+}
+
+/// Length of the instruction at the start of `bytes` that takes the carry of an addition to a place back from it, so
+/// that the sum stays the highest number; 0 if it is another. The two are one addition: alone it could count down.
+fn taken_back(bytes: &[u8], addr: u64, place: &Mem) -> usize {
+    let takes = |(insn, len): (Instruction, usize)| {
+        let own = bytes.get(..len)?;
+        let plain = prefix_len(own) == 0 && insn.opcode() == Opcode::SBB;
+        let same = memory(&insn, 0, own, addr, place.size)? == *place;
+        let size = insn.mem_size().and_then(|m| m.bytes_size());
+        let alike = plain && same && size == Some(place.size);
+        (alike && immediate(&insn.operand(1)) == Some(0)).then_some(len)
+    };
+    decode_raw(bytes).and_then(takes).unwrap_or(0)
 }
 
 /// See [`Arch::plain`]: a closed list of operations. All others are not known.
