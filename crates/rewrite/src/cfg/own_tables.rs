@@ -307,12 +307,11 @@ impl<'a, 'd> Search<'a, 'd> {
                 if effects.reads.meets(whole) || wide.meets(open.minus(whole)) {
                     return true;
                 }
-                let written = match values.may_not_write {
-                    false => RegSet(u64::from(values.low)),
-                    true => RegSet::EMPTY,
-                };
                 open = open.minus(effects.kills);
-                low = low.or(written).minus(effects.kills);
+                if !values.may_not_write {
+                    low = low.or(RegSet(u64::from(values.low)));
+                }
+                low = low.minus(effects.kills);
                 let next = insns.get(k + 1).filter(|next| next.addr == insn.end());
                 let falls = next.map(|_| k + 1);
                 let falls = falls.filter(|_| !matches!(insn.flow, Flow::Jump { .. }));
