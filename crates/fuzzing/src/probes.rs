@@ -212,7 +212,7 @@ pub fn check_script(script: &[u8], program: &[u8]) {
 
 /// A sample profile in one of its forms, mostly right.
 pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
-    const LINES: [&str; 12] = [
+    const LINES: [&str; 14] = [
         "main:184019:7\n",
         "[main:2 @ foo:8.1 @ bar]:28:14\n",
         "f:18446744073709551615:1\n",
@@ -222,6 +222,8 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         "  1: 15707\n",
         "  2: bar:7\n",
         "   1: 7\n",
+        " 4: vtables _ZTV1A:6 _ZTVN1b1BE:4 \n",
+        "  1: vtables _ZTV1A:2 \n",
         " !CFGChecksum: 3\n",
         " !Attributes: 2\n",
         "# a comment\n",
@@ -236,7 +238,11 @@ pub fn sample_profile(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
         match u.int_in_range(0..=4)? {
             0 => {
                 out.clear();
-                let _ = extbinary::write(&profile, &extbinary::Options::default(), &mut out);
+                let options = extbinary::Options {
+                    vtables: u.arbitrary()?,
+                    ..extbinary::Options::default()
+                };
+                let _ = extbinary::write(&profile, &options, &mut out);
             }
             1 if !profile.context_sensitive => {
                 out.clear();
@@ -282,7 +288,10 @@ pub fn check_sample_profile(bytes: &[u8]) {
     .flatten()
     {
         let mut once = Vec::new();
-        let options = extbinary::Options::default();
+        let options = extbinary::Options {
+            vtables: true,
+            ..extbinary::Options::default()
+        };
         if extbinary::write(&profile, &options, &mut once).is_err() {
             continue;
         }

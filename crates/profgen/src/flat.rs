@@ -10,6 +10,7 @@
 
 use rustc_hash::FxHashSet;
 
+use crate::accesses::Accesses;
 use crate::counters::Counters;
 use crate::dwarf::{Frame, Lines};
 use crate::names;
@@ -126,6 +127,26 @@ pub fn by_lines(
         .values_mut()
         .for_each(Function::raise_to_calls);
     profile
+}
+
+/// Adds the virtual tables that were read, by debug information.
+pub fn add_accesses(
+    lines: &Lines<'_>,
+    accesses: &Accesses,
+    flow_sensitive: bool,
+    profile: &mut Profile,
+) {
+    let mut frames = Vec::new();
+    for (address, table, count) in accesses.counts() {
+        lines.frames(address, &mut frames);
+        let Some(leaf) = frames.first().copied() else {
+            continue;
+        };
+        let table = profile.names.intern(names::canonical(table));
+        if let Some(function) = innermost(profile, &frames, flow_sensitive, |_| {}) {
+            function.add_vtable(location(&leaf, flow_sensitive), table, count);
+        }
+    }
 }
 
 /// A probe's functions, outermost first, each with the call probe through which the next was inlined.

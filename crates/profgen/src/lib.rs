@@ -8,6 +8,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`accesses`] | samples of reads of data: virtual tables |
 //! | [`context`] | from counters by chain of callers to context-sensitive profiles |
 //! | [`context_key`] | chains of callers as keys |
 //! | [`counters`] | runs and branches, and raw profiles |
@@ -39,6 +40,7 @@
     allow(clippy::indexing_slicing, reason = "a test that fails may panic")
 )]
 
+mod accesses;
 mod context;
 mod context_key;
 mod counters;
@@ -62,6 +64,7 @@ mod tally;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use accesses::Accesses;
 pub use context::preinline;
 pub use context_key::ContextLimits;
 pub use counters::{Counters, read_raw_counters};

@@ -13,8 +13,8 @@ use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
 use postlink_profgen::sample::{gcov, summary};
 use postlink_profgen::{
-    ContextLimits, Counters, EXTERNAL, Format, Input as SampleInput, Options, generate, pe,
-    preinline,
+    Accesses, ContextLimits, Counters, EXTERNAL, Format, Input as SampleInput, Options, generate,
+    pe, preinline,
 };
 use postlink_profile::address::Place;
 use postlink_profile::{Format as ProfileFormat, Source, any, progress, samples};
@@ -73,6 +73,10 @@ struct Samples {
     /// A finished profile, to be worked over
     #[arg(long, value_name = "FILE", conflicts_with_all = ["perfdata", "perfscript", "unsymbolized"])]
     sample_profile: Option<PathBuf>,
+    /// Reads of data with their addresses, by perf record -d, or as text by perf report -D: of which type objects
+    /// were that were called through (virtual tables)
+    #[arg(long, value_name = "FILE")]
+    data_accesses: Option<PathBuf>,
     /// Only samples of this process
     #[arg(long, value_name = "ID")]
     pid: Option<i64>,
@@ -302,7 +306,12 @@ impl Profgen {
         let files = Files::open(debug, &self.file, self.program.dwp.as_deref())
             .with_context(|| file.clone())?;
         let lines = Lines::load_split(debug, &files).with_context(|| file.clone())?;
-        let options = self.options(windows);
+        let mut options = self.options(windows);
+        if let Some(path) = &self.samples.data_accesses {
+            let trace = Source::open(path)?;
+            let named = || path.display().to_string();
+            options.accesses = Accesses::read(&trace, &elf, &options.script).with_context(named)?;
+        }
         let mut out = Vec::new();
         watched.phases.begin("samples");
         if let SampleInput::Script(_) = samples {
@@ -386,6 +395,8 @@ impl Profgen {
             },
             hashes: form.md5,
             symbol_list: form.symbol_list,
+            accesses: Accesses::default(),
+            vtables_in_binary: samples.data_accesses.is_some(),
             raw: form.raw,
             use_offset: !form.no_offset,
             first_loadable: form.first_loadable,

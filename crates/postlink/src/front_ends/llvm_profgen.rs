@@ -12,13 +12,13 @@ use postlink_profgen::dwarf::Lines;
 use postlink_profgen::dwarf::split::Files;
 use postlink_profgen::sample::summary;
 use postlink_profgen::{
-    ContextLimits, EM_AARCH64, EM_X86_64, Format, Input, Listing, Machine, Options, generate, pe,
-    preinline, probe,
+    Accesses, ContextLimits, EM_AARCH64, EM_X86_64, Format, Input, Listing, Machine, Options,
+    generate, pe, preinline, probe,
 };
 use postlink_profile::{Source, progress};
 
 use super::Arguments;
-use super::options::{Asked, Given, Kind, Tool, ignored, refused, switch, value};
+use super::options::{Asked, Given, Kind, Tool, ignored, switch, value};
 use crate::ui::Ui;
 
 /// Its command line.
@@ -39,6 +39,10 @@ pub const TOOL: Tool = Tool {
         ),
         value("unsymbolized-profile", "Path of the unsymbolized profile"),
         value("llvm-sample-profile", "Path of the LLVM sample profile"),
+        value(
+            "data-access-perftrace",
+            "Path of a recording of reads of data, or of its text by perf report -D",
+        ),
         value("pid", "Process Id for the profiled executable binary."),
         value("debug-binary", "Path of debug info binary"),
         value("dwp", "Path of .dwp file"),
@@ -95,6 +99,10 @@ pub const TOOL: Tool = Tool {
             "Limit of the pre-inliner",
         ),
         value("x86-asm-syntax", "att or intel"),
+        switch(
+            "extbinary-write-vtable-type-prof",
+            "Write virtual tables in extensible binary profiles",
+        ),
         switch("kernel", "Generate the profile for Linux kernel."),
         switch("use-md5", "Use md5 to represent function names"),
         switch(
@@ -141,10 +149,6 @@ pub const TOOL: Tool = Tool {
         ignored(
             "load-function-from-symbol",
             "functions of the symbol table are always known",
-        ),
-        refused(
-            "data-access-perftrace",
-            "accesses to data are not put into sample profiles",
         ),
     ],
     aliases: &[
@@ -286,6 +290,11 @@ fn run(given: &Given) -> Result<()> {
         }
     };
     options.script.windows = windows;
+    if let Some(path) = given.value("data-access-perftrace") {
+        let trace = Source::open(Path::new(path))?;
+        options.accesses = Accesses::read(&trace, &elf, &options.script)
+            .map_err(|error| anyhow!("{path}: {error}"))?;
+    }
     let mut bytes = Vec::new();
     watched.phases.begin("samples");
     if kind == "perfscript" {
@@ -327,6 +336,8 @@ fn options(given: &Given, binary: &str) -> Result<Options> {
         },
         hashes: given.switch("use-md5", false)?,
         symbol_list: given.switch("populate-profile-symbol-list", false)?,
+        accesses: Accesses::default(),
+        vtables_in_binary: given.switch("extbinary-write-vtable-type-prof", false)?,
         raw: given.switch("skip-symbolization", false)?,
         use_offset: given.switch("use-offset", true)?,
         first_loadable: given.switch("use-first-loadable-segment-as-base", false)?,

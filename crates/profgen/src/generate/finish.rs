@@ -70,6 +70,7 @@ pub(super) fn finish(
             let how = extbinary::Options {
                 hashes: options.hashes,
                 symbols: options.symbol_list.then_some(&symbols[..]),
+                vtables: options.vtables_in_binary,
             };
             extbinary::write(&profile, &how, out)
         }

@@ -13,6 +13,7 @@ use postlink_elf::elf::{Elf, SymbolTable};
 use rustc_hash::FxHashSet;
 
 use crate::FormatError;
+use crate::accesses::Accesses;
 use crate::context::frames::Frames;
 use crate::context::{self, preinline};
 use crate::context_key::{ByAddress, ByLocation, ContextLimits, by_location, cut, fold};
@@ -59,6 +60,10 @@ pub enum Format {
 pub struct Options {
     /// Form of the output.
     pub format: Format,
+    /// Virtual tables that were read, to be put into the profile; only by lines and without chains.
+    pub accesses: Accesses,
+    /// The extensible binary form has them too.
+    pub vtables_in_binary: bool,
     /// Hashes in place of names.
     pub hashes: bool,
     /// List all functions of the program too.
@@ -113,6 +118,8 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             format: Format::default(),
+            accesses: Accesses::default(),
+            vtables_in_binary: false,
             hashes: false,
             symbol_list: false,
             raw: false,
@@ -216,6 +223,9 @@ pub fn generate(
     } else {
         probe::load(elf)?
     };
+    if loaded.is_some() {
+        options.accesses.refuse("probes: go by lines")?;
+    }
     let flow_sensitive = elf
         .symbols(SymbolTable::Static)
         .iter()
@@ -265,6 +275,9 @@ pub fn generate(
     };
     warn(&program, &script, options, &mut report);
     if script.chains {
+        options
+            .accesses
+            .refuse("chains of callers: leave them out")?;
         return with_chains(&file, script, base, options, report, out);
     }
     let counters = &script.total.flat;
@@ -414,7 +427,16 @@ impl Binary<'_, '_> {
         };
         let profile = match self.loaded {
             Some(loaded) => flat::by_probes(self.program, loaded, counters, how),
-            None => flat::by_lines(self.program, self.lines, counters, how),
+            None => {
+                let mut profile = flat::by_lines(self.program, self.lines, counters, how);
+                flat::add_accesses(
+                    self.lines,
+                    &options.accesses,
+                    how.flow_sensitive,
+                    &mut profile,
+                );
+                profile
+            }
         };
         Made {
             profile,

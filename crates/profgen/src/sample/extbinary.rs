@@ -11,6 +11,7 @@
 //! | chains (6) | number; for each: number of steps, for each step: name, offset, discriminator |
 //! | functions (32) | entries, name or chain, then a body |
 //! | a body | sum; number of counts, for each: offset, discriminator, count, number of calls, for each: name, count; number of functions inlined, for each: offset, discriminator, name, body |
+//! | and if flag 32 of the summary says so | number of locations at which virtual tables were read, for each: offset, discriminator, number of tables, for each: name, count |
 //! | symbols (3) | names of all functions of the program, a zero byte after each |
 //! | places (4) | number; for each function: name or chain, offset in (32) |
 //! | marks (5) | for each function: name or chain, hash, attributes; of profiles without chains the number of functions inlined, for each: offset, discriminator, marks |
@@ -22,7 +23,7 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 
 use super::summary::Summary;
-use super::text::ordered_targets;
+use super::text::{self, ordered_targets};
 use super::{Context, Function, Location, Names, Profile, Step};
 use crate::guid::Guid;
 use crate::probe::cursor::Cursor;
@@ -40,6 +41,8 @@ const MARKS: u64 = 5;
 const CHAINS: u64 = 6;
 const FUNCTIONS: u64 = 32;
 
+/// Flag of the summary: bodies have the virtual tables that were read.
+const VTABLES: u64 = 32;
 /// Flag of any section: compressed with zlib.
 const COMPRESSED: u64 = 1;
 /// Deepest inlining that is read.
@@ -52,6 +55,8 @@ pub struct Options<'a> {
     pub hashes: bool,
     /// Names of all functions of the program.
     pub symbols: Option<&'a [&'a [u8]]>,
+    /// Virtual tables that were read; compilers before LLVM 22 cannot read a file that has them.
+    pub vtables: bool,
 }
 
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -89,6 +94,7 @@ pub fn write(profile: &Profile, options: &Options<'_>, out: &mut impl Write) -> 
         (profile.context_sensitive, 2),
         (profile.flow_sensitive, 4),
         (profile.preinlined, 16),
+        (options.vtables, VTABLES),
     ]);
     let name_flags = flags(&[(options.hashes, 3), (unique && !options.hashes, 4)]);
     let mark_flags = flags(&[(profile.probe_based, 1), (writer.attributes, 2)]);
@@ -155,6 +161,7 @@ pub(super) struct Writer<'a> {
     chain_numbers: FxHashMap<&'a Context, u64>,
     places: Vec<u64>,
     attributes: bool,
+    vtables: bool,
 }
 
 impl<'a> Writer<'a> {
@@ -165,6 +172,9 @@ impl<'a> Writer<'a> {
         for (context, function) in &functions {
             order.extend(context.iter().map(|step| profile.names.get(step.name)));
             mentioned(&profile.names, function, &mut order, &mut attributes);
+            if options.vtables {
+                mentioned_tables(&profile.names, function, &mut order);
+            }
         }
         order.sort_unstable();
         order.dedup();
@@ -194,6 +204,7 @@ impl<'a> Writer<'a> {
             chain_numbers,
             places: Vec::new(),
             attributes,
+            vtables: options.vtables,
         }
     }
 
@@ -278,6 +289,18 @@ impl<'a> Writer<'a> {
             put(out, u64::from(at.discriminator));
             self.name(out, name);
             self.body(out, inlinee);
+        }
+        if self.vtables {
+            put(out, function.vtables.len() as u64);
+        }
+        for (at, tables) in function.vtables.iter().filter(|_| self.vtables) {
+            put(out, u64::from(at.offset));
+            put(out, u64::from(at.discriminator));
+            put(out, tables.len() as u64);
+            for (table, count) in text::ordered_tables(names, tables) {
+                self.name(out, table);
+                put(out, count);
+            }
         }
     }
 
@@ -370,11 +393,25 @@ fn mentioned<'a>(
     }
 }
 
+/// Collects the names of virtual tables that a function has read.
+fn mentioned_tables<'a>(names: &'a Names, function: &'a Function, order: &mut Vec<&'a [u8]>) {
+    let tables = function.vtables.values().flat_map(|tables| tables.keys());
+    order.extend(tables.map(|&name| names.get(name)));
+    for inlinee in function
+        .inlinees
+        .values()
+        .flat_map(|inlined| inlined.values())
+    {
+        mentioned_tables(names, inlinee, order);
+    }
+}
+
 /// What the sections of a file say that is needed to read others.
 #[derive(Default)]
 pub(super) struct Reader {
     names: Vec<super::NameId>,
     chains: Vec<Context>,
+    vtables: bool,
     pub(super) profile: Profile,
 }
 
@@ -446,6 +483,7 @@ pub fn read(bytes: &[u8]) -> Result<Profile, FormatError> {
     reader.profile.context_sensitive = summary.0 & 2 != 0;
     reader.profile.flow_sensitive = summary.0 & 4 != 0;
     reader.profile.preinlined = summary.0 & 16 != 0;
+    reader.vtables = summary.0 & VTABLES != 0;
     let (flags, body) = section(NAMES);
     reader.read_names(flags, body)?;
     reader.read_chains(section(CHAINS).1)?;
@@ -579,6 +617,18 @@ impl Reader {
             let inlinee = self.body(cursor, depth + 1)?;
             function.inlinee(at, name).merge(&inlinee);
         }
+        let locations = if self.vtables {
+            cursor.count(3, "number of locations")?
+        } else {
+            0
+        };
+        for _ in 0..locations {
+            let at = location(cursor)?;
+            for _ in 0..cursor.count(2, "number of virtual tables")? {
+                let table = self.name(cursor)?;
+                function.add_vtable(at, table, cursor.uleb("a table's count")?);
+            }
+        }
         Ok(function)
     }
 
@@ -659,16 +709,19 @@ fn element<'l, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::text;
 
     const NESTED: &str = "main:184019:7\n 2.1: 15\n 4: 534 _Z3fooi:500 bar:34\n 5: foo:424940\n  1: 15707\n  2: bar:7\n   1: 7\n   !CFGChecksum: 3\n  !CFGChecksum: 2\n  !Attributes: 1\n !CFGChecksum: 0\n";
+    const TABLES: &str = "main:90:7\n 2.1: 15\n 2.1: vtables _ZTV1A:9 _ZTV1B:14 \n 5: foo:75\n  1: 15707\n  1: vtables _ZTV1A:3 \n";
     const CONTEXTS: &str = "[main:2 @ foo:8.1 @ bar]:28:14\n 1: 14\n 2: 14\n[main]:5:0\n 1: 5\n";
 
     fn binary(text: &str) -> Vec<u8> {
         let mut out = Vec::new();
         write(
             &text::read(text.as_bytes()).unwrap(),
-            &Options::default(),
+            &Options {
+                vtables: text.contains("vtables"),
+                ..Options::default()
+            },
             &mut out,
         )
         .unwrap();
@@ -677,7 +730,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for profile in [NESTED, CONTEXTS] {
+        for profile in [NESTED, CONTEXTS, TABLES] {
             let mut out = Vec::new();
             text::write(&read(&binary(profile)).unwrap(), &mut out).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), profile);
@@ -686,7 +739,7 @@ mod tests {
 
     #[test]
     fn changed_and_cut_files_are_read_or_refused() {
-        for profile in [NESTED, CONTEXTS] {
+        for profile in [NESTED, CONTEXTS, TABLES] {
             let bytes = binary(profile);
             for at in 0..bytes.len() {
                 assert!(

@@ -128,9 +128,22 @@ pub struct Function {
     pub body: BTreeMap<Location, Record>,
     /// Functions inlined, by location.
     pub inlinees: BTreeMap<Location, BTreeMap<NameId, Function>>,
+    /// Virtual tables from which a function to call was read, by location, and how often.
+    pub vtables: BTreeMap<Location, BTreeMap<NameId, u64>>,
 }
 
 impl Function {
+    /// Adds reads of a virtual table at a location.
+    pub fn add_vtable(&mut self, at: Location, table: NameId, count: u64) {
+        let read = self
+            .vtables
+            .entry(at)
+            .or_default()
+            .entry(table)
+            .or_default();
+        *read = read.saturating_add(count);
+    }
+
     /// Adds to what was counted at a location.
     pub fn add_body(&mut self, at: Location, count: u64) {
         let record = self.body.entry(at).or_default();
@@ -188,6 +201,11 @@ impl Function {
             self.add_body(at, record.count);
             for (&target, &count) in &record.targets {
                 self.add_target(at, target, count);
+            }
+        }
+        for (&at, tables) in &other.vtables {
+            for (&table, &count) in tables {
+                self.add_vtable(at, table, count);
             }
         }
         for (&at, functions) in &other.inlinees {

@@ -5,15 +5,17 @@
 //! | `name:total:head`, or `[a:3 @ b:2.1 @ name]:total:head` | a function starts |
 //! | ` 3: 15 bar:10 baz:5` | location, count, calls |
 //! | ` 4: bar:100` | location, function inlined there, its sum; its lines follow with one blank more |
+//! | ` 3: vtables _ZTV1A:6 _ZTV1B:4` | location, virtual tables read there and how often |
 //! | ` !CFGChecksum: 1` | hash of the graph |
 //! | ` !Attributes: 1` | flags |
 //!
 //! A location is `offset` or `offset.discriminator`. Blanks at the start of a line say how deep it is. Names
 //! may contain colons: the head of a function is parsed from its end.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::{Context, Function, Location, Names, Profile, Step};
+use super::{Context, Function, Location, NameId, Names, Profile, Step};
 use crate::FormatError;
 
 /// Deepest inlining that is read.
@@ -68,6 +70,7 @@ fn put_function(
             write!(out, ":{count}")?;
         }
         writeln!(out)?;
+        put_vtables(names, function, at, depth, out)?;
     }
     for (&at, functions) in &function.inlinees {
         let mut functions: Vec<_> = functions.iter().collect();
@@ -80,6 +83,7 @@ fn put_function(
             writeln!(out, ":{}", inlinee.total)?;
             put_function(profile, inlinee, depth + 1, out)?;
         }
+        put_vtables(names, function, at, depth, out)?;
     }
     if profile.probe_based {
         writeln!(out, "{:depth$}!CFGChecksum: {}", "", function.hash)?;
@@ -88,6 +92,40 @@ fn put_function(
         writeln!(out, "{:depth$}!Attributes: {}", "", function.attributes)?;
     }
     Ok(())
+}
+
+/// The virtual tables that were read at a location.
+fn put_vtables(
+    names: &Names,
+    function: &Function,
+    at: Location,
+    depth: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let Some(tables) = function.vtables.get(&at) else {
+        return Ok(());
+    };
+    write!(out, "{:depth$}", "")?;
+    put_location(out, at)?;
+    write!(out, ": vtables ")?;
+    for (table, count) in ordered_tables(names, tables) {
+        out.write_all(table)?;
+        write!(out, ":{count} ")?;
+    }
+    writeln!(out)
+}
+
+/// Virtual tables with their counts, by name.
+pub(super) fn ordered_tables<'n>(
+    names: &'n Names,
+    tables: &BTreeMap<NameId, u64>,
+) -> Vec<(&'n [u8], u64)> {
+    let tables = tables.iter();
+    let mut tables: Vec<_> = tables
+        .map(|(name, count)| (names.get(*name), *count))
+        .collect();
+    tables.sort_unstable();
+    tables
 }
 
 /// Calls, the most frequent first, then by name.
@@ -112,7 +150,7 @@ pub fn read(text: &[u8]) -> Result<Profile, FormatError> {
     let mut profile = Profile::default();
     // The function at hand, and the path to the inlined one at hand.
     let mut open: Option<(Context, Function)> = None;
-    let mut path: Vec<(Location, super::NameId)> = Vec::new();
+    let mut path: Vec<(Location, NameId)> = Vec::new();
     let close = |open: &mut Option<(Context, Function)>, profile: &mut Profile| {
         if let Some((context, function)) = open.take() {
             Function::merge_into(profile.functions.entry(context), &function);
@@ -189,6 +227,13 @@ pub fn read(text: &[u8]) -> Result<Profile, FormatError> {
             .ok_or_else(|| bad("colon is missing"))?;
         let at = location(at).ok_or_else(|| bad("location is broken"))?;
         let rest = rest.trim_ascii_start();
+        if let Some(tables) = rest.strip_prefix(b"vtables ") {
+            for table in calls(tables).ok_or_else(|| bad("virtual tables are broken"))? {
+                let name = profile.names.intern(table.0);
+                here.add_vtable(at, name, table.1);
+            }
+            continue;
+        }
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (digits, after) = rest.split_at(digits);
         match decimal(digits) {
@@ -309,6 +354,7 @@ mod tests {
     use super::*;
 
     const NESTED: &str = "main:184019:0\n 2.1: 15\n 4: 534 _Z3fooi:500 ns::bar:34\n 5: foo:424940\n  1: 15707\n  2: bar:7\n   1: 7\n   !CFGChecksum: 3\n  !CFGChecksum: 2\n  !Attributes: 1\n !CFGChecksum: 0\n";
+    const TABLES: &str = "main:90:0\n 2.1: 15\n 2.1: vtables _ZTV1A:9 _ZTV1B:14 \n 5: foo:75\n  1: 15707\n  1: vtables _ZTV1A:3 \n 5: vtables _ZTV1C:1 \n";
     const CONTEXTS: &str = "[main:2 @ foo:8.1 @ bar]:28:14\n 1: 14\n 2: 14\n[main]:5:0\n 1: 5\n";
 
     fn again(text: &str) -> String {
@@ -320,6 +366,7 @@ mod tests {
     #[test]
     fn what_is_read_is_written_again() {
         assert_eq!(again(NESTED), NESTED);
+        assert_eq!(again(TABLES), TABLES);
         assert_eq!(again(CONTEXTS), CONTEXTS);
         assert_eq!(again(&format!("# comment\n\n{CONTEXTS}")), CONTEXTS);
     }

@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod tools;
+pub use tools::have;
+
 const MAIN: &str = r#"
 #include <algorithm>
 #include <cstdio>
@@ -32,15 +35,6 @@ const OTHER: &str = r#"
 __attribute__((noinline)) static int loc(int x) { if (x > 50) return x * 5; return x / 3; }
 int other(int x) { int s = 0; for (int i = 0; i < 10; i++) s += loc(x + i); return s; }
 "#;
-
-/// Whether a tool can be run; says so if not.
-pub fn have(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok();
-    if !found {
-        eprintln!("SKIPPED: {tool} is not installed: nothing is compared with it");
-    }
-    found
-}
 
 /// Builds the program, with debug information and probes.
 pub fn build(dir: &Path, flags: &[&str]) -> PathBuf {
