@@ -455,6 +455,19 @@ pub struct Anchor {
     pub count: Option<u32>,
 }
 
+/// A table whose entries are distances from the table itself, or addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableInPlace {
+    /// Its address, if it is formed in sight of the jump.
+    pub table: Option<u64>,
+    /// The register that holds it.
+    pub register: u8,
+    /// Bytes of an entry: 4 of a distance with its sign, 8 of an address.
+    pub bytes: u8,
+    /// Number of entries, if a bound check is in sight.
+    pub count: Option<u32>,
+}
+
 /// The parts of a start-up routine that the tool decides; see [`Runtime::runtime`].
 #[derive(Clone, Debug)]
 pub struct RuntimeConfig<'a> {
@@ -605,6 +618,15 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// What kind of table the indirect jump at the end of `path` goes through. `path` is straight-line code:
     /// nothing jumps into its middle; `code` gives an instruction's bytes.
     fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape;
+
+    /// The table of the indirect jump at the end of `path`, where it can stay as it is and a jump to new code be
+    /// written at each old target, and its entries do not count from a place in the code ([`JumpShape::Anchored`]).
+    fn table_in_place<'c>(
+        _path: &[Insn],
+        _code: impl Fn(&Insn) -> &'c [u8],
+    ) -> Option<TableInPlace> {
+        None
+    }
 
     /// The word in memory that the indirect jump at the end of `path` loads its target from, if its address
     /// is fixed and in sight.

@@ -1,5 +1,5 @@
-//! Calls counted in functions that are re-emitted, as those of programs without kept relocations are: exact counts where
-//! a counter has something to keep, and faults, each of which must be found.
+//! Calls counted in functions that are re-emitted, as those of programs without kept relocations are: exact counts
+//! where a counter has something to keep, and faults, each of which must be found.
 
 use postlink_verify::mutate::Kind;
 

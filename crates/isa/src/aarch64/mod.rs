@@ -66,7 +66,7 @@ use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages, Insn, Isa,
     JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError,
-    SiteRef,
+    SiteRef, TableInPlace,
 };
 
 /// The instruction set.
@@ -140,6 +140,10 @@ impl Decode for AArch64 {
 
     fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpShape {
         table::jump_shape(path, code)
+    }
+
+    fn table_in_place<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<TableInPlace> {
+        table::table_in_place(path, code)
     }
 
     fn jump_slot<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<u64> {

@@ -5,6 +5,7 @@
 //! | `ldrb w1,[xT,w0,uxtw]`, `adr x2,A`, `add x1,x2,w1,sxtb #2`, `br x1` (gcc; half-words and words alike) | anchored at A, table T |
 //! | `adr x10,A`, `ldrb w11,[xT,x8]`, `add x10,x10,x11,lsl #2`, `br x10` (clang; half-words alike) | anchored at A, table T |
 //! | `ldrsw x11,[xT,x8,lsl #2]`, `add x9,xT,x11`, `br x9` (clang) | relative to T |
+//! | `ldr w11,[xT,x8,lsl #2]`, `add x9,xT,w11,sxtw`, `br x9` | relative to T, where no kept relocations are needed for it |
 //! | `ldr x1,[xT,x0,lsl #3]`, `br x1` | absolute, table T |
 //! | anything else | unknown |
 //!
@@ -17,7 +18,7 @@
 
 use super::decode::adr_immediate;
 use super::effects::effects;
-use crate::{Anchor, Effects, Flow, Insn, JumpShape, RegSet};
+use crate::{Anchor, Effects, Flow, Insn, JumpShape, RegSet, TableInPlace};
 
 /// An instruction with its word.
 #[derive(Clone, Copy)]
@@ -113,6 +114,50 @@ pub fn jump_shape<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> JumpSh
         }
     }
     JumpShape::Unknown
+}
+
+/// See [`crate::Decode::table_in_place`].
+pub fn table_in_place<'c>(path: &[Insn], code: impl Fn(&Insn) -> &'c [u8]) -> Option<TableInPlace> {
+    let lines = lines(path, code);
+    let (jump, before) = lines.split_last()?;
+    if jump.word & 0xffff_fc1f != 0xd61f_0000 {
+        return None;
+    }
+    let (at, d) = definition(jump.word >> 5 & 31, before)?;
+    let found = |load: Load, earlier: &[Line], bytes: u8| TableInPlace {
+        table: address_in(load.base, earlier),
+        register: load.base as u8,
+        bytes,
+        count: bound(load.index, earlier),
+    };
+    if let Some(load) = Load::of(d.word) {
+        let fits = (load.bytes, load.shift) == (8, 3);
+        return fits.then(|| found(load, &before[..at], 8));
+    }
+    // add xd, xn, xm; or add xd, xn, wm, sxtw
+    let (n, m) = (d.word >> 5 & 31, d.word >> 16 & 31);
+    let (orders, extended): (&[(u32, u32)], bool) = match d.word & 0xffe0_fc00 {
+        0x8b00_0000 => (&[(n, m), (m, n)], false),
+        0x8b20_c000 => (&[(n, m)], true),
+        _ => return None,
+    };
+    let earlier = &before[..at];
+    orders.iter().find_map(|&(base, entry)| {
+        let (load_at, line) = definition(entry, earlier)?;
+        let load = Load::of(line.word).filter(|l| (l.bytes, l.shift) == (4, 2))?;
+        let table = found(load, &earlier[..load_at], 4);
+        let same = match table.table {
+            Some(table) => address_in(base, earlier) == Some(table),
+            // Loaded over its own base, that would not be what is added.
+            None => base == load.base && entry != base && !written(base, &earlier[load_at..]),
+        };
+        ((load.signed || extended) && same).then_some(table)
+    })
+}
+
+/// Whether one of these instructions may write a register.
+fn written(register: u32, lines: &[Line]) -> bool {
+    lines.iter().any(|line| writes(line, register))
 }
 
 /// See [`crate::Decode::jump_slot`]: `adrp xM`, `ldr xN,[xM,#offset]`, …, `br xN`.

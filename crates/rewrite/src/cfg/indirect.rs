@@ -5,12 +5,12 @@
 //! no jump is seen to use (it may be read relative to something else), or a place in the code whose address
 //! is formed and that no table counts from.
 
-use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape, Reach};
+use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape, Reach, TableInPlace};
 use rustc_hash::FxHashMap;
 
 use super::build::{FunctionCode, RelativeTable};
 use super::own_tables::OwnTable;
-use super::targets::{absolute_table, along_branch, anchored};
+use super::targets::{absolute_table, along_branch, anchored, in_place};
 use crate::pin::Pin;
 
 /// More instructions than this before a jump are not looked at.
@@ -43,7 +43,9 @@ pub(super) fn resolve<I: Isa>(
         .filter_map(|i| code.anchor(i))
         .map(|anchor| (anchor, false))
         .collect();
-    let formed = if anchors.is_empty() {
+    let jumps = |i: &Insn| i.flow == Flow::IndirectJump;
+    let in_place = !code.program.refs.kept && code.insns.iter().any(jumps);
+    let formed = if anchors.is_empty() && !in_place {
         Vec::new()
     } else {
         I::formed(code.insns, |i| code.bytes(i))
@@ -122,7 +124,22 @@ impl Resolver<'_, '_> {
                 self.found.through_tables.push(insn.addr);
             }
             let jump = match shape {
-                JumpShape::Anchored(a) if !no_tables => self.arrivals::<I>(&a),
+                JumpShape::Anchored(a) if !no_tables => {
+                    let all = anchored(code.program, &a, &self.formed, &code.ranges);
+                    self.arrivals::<I>(all, a.count.is_some())
+                }
+                JumpShape::Relative { .. } | JumpShape::Absolute { .. } | JumpShape::Unknown
+                    if !code.program.is_far::<I>(insn.addr) =>
+                {
+                    match self.table_in_place::<I>(from, k) {
+                        Some(t) => {
+                            let all = in_place(code.program, &t, &self.formed, &code.ranges);
+                            self.found.through_tables.push(insn.addr);
+                            self.arrivals::<I>(all, t.count.is_some())
+                        }
+                        None => (None, true),
+                    }
+                }
                 _ => (None, true),
             };
             self.found.by_address.insert(insn.addr, jump);
@@ -158,17 +175,33 @@ impl Resolver<'_, '_> {
         let first = self.straight_line(from, k);
         match I::jump_shape(&code.insns[first..=k], bytes) {
             JumpShape::Anchored(a) if a.count.is_none() => {
-                let f = code.function;
-                let alone = |at: u64| {
-                    !f.entries.contains(&at)
-                        && !f.labels.contains(&at)
-                        && !code.landing_pads.contains(&at)
-                };
-                let path = along_branch(code.insns, from, first, k, self.leaders, alone);
+                let path = self.along_branch(from, first, k);
                 path.map_or(JumpShape::Anchored(a), |path| I::jump_shape(&path, bytes))
             }
             shape => shape,
         }
+    }
+
+    /// The table of a jump that stays as it is, without counting from a place in the code.
+    fn table_in_place<I: Isa>(&self, from: usize, k: usize) -> Option<TableInPlace> {
+        let code = self.code;
+        let bytes = |i: &Insn| code.bytes(i);
+        let first = self.straight_line(from, k);
+        let table = I::table_in_place(&code.insns[first..=k], bytes)?;
+        let longer = || I::table_in_place(&self.along_branch(from, first, k)?, bytes);
+        match table.count {
+            Some(_) => Some(table),
+            None => longer().or(Some(table)),
+        }
+    }
+
+    /// The straight code `first..=k` with what is before the only branch that leads there.
+    fn along_branch(&self, from: usize, first: usize, k: usize) -> Option<Vec<Insn>> {
+        let (code, f) = (self.code, self.code.function);
+        let alone = |at: u64| {
+            !f.entries.contains(&at) && !f.labels.contains(&at) && !code.landing_pads.contains(&at)
+        };
+        along_branch(code.insns, from, first, k, self.leaders, alone)
     }
 
     /// The first instruction of the straight-line code before instruction `k`, back to where control may come in.
@@ -229,11 +262,11 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// A jump through such a table where the linker kept no relocations: its number, and whether it may go on in old
-    /// code. It does so at targets that do not begin an instruction, or whose old code something reads.
-    fn arrivals<I: Isa>(&mut self, a: &Anchor) -> (Option<u32>, bool) {
+    /// A jump through a table that stays as it is, with these targets in the function, where the linker kept no
+    /// relocations: its number, and whether it may go on in old code. It does so at targets that do not begin an
+    /// instruction, or whose old code something reads, and where no check of the index is in sight.
+    fn arrivals<I: Isa>(&mut self, mut all: Vec<u64>, bounded: bool) -> (Option<u32>, bool) {
         let program = self.code.program;
-        let mut all = anchored(program, a, &self.formed, &self.code.ranges);
         all.sort_unstable();
         all.dedup();
         let fits = |at: &u64| {
@@ -249,7 +282,7 @@ impl Resolver<'_, '_> {
         if all.is_empty() {
             return (None, true);
         }
-        let leaves = a.count.is_none() || all.len() < count;
+        let leaves = !bounded || all.len() < count;
         self.found.anchored_targets.extend_from_slice(&all);
         (Some(self.dispatch(all)), leaves)
     }

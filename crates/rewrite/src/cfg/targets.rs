@@ -1,6 +1,6 @@
 //! What indirect jumps may go to: tables found by the code before a jump, or by what the function forms.
 
-use postlink_isa::{Anchor, Flow, Insn};
+use postlink_isa::{Anchor, Flow, Insn, TableInPlace};
 
 use crate::discover::Program;
 
@@ -103,6 +103,47 @@ pub(super) fn anchored(
         .flat_map(|t| t.iter().copied().take_while(|to| bounded || inside(*to)))
         .filter(|to| inside(*to))
         .collect()
+}
+
+/// Targets of a table that stays where it is, and whose entries are addresses or count from itself. If its address is
+/// not in sight of the jump, whatever the function forms in that register may be it. Without a bound check it ends
+/// before the first entry that leads elsewhere.
+pub(super) fn in_place(
+    program: &Program<'_>,
+    t: &TableInPlace,
+    formed: &[(u8, u64)],
+    ranges: &[(u64, u64)],
+) -> Vec<u64> {
+    const MANY: u32 = 4096;
+    let limit = u64::from(t.count.unwrap_or(MANY).min(MANY));
+    let width = u64::from(t.bytes);
+    let pointers = &program.refs.pointers;
+    let entry = |table: u64, i: u64| {
+        let place = table.checked_add(i * width)?;
+        if width == 4 {
+            let distance = program.elf.bytes_at(place, 4)?.first_chunk::<4>()?;
+            let distance = i32::from_le_bytes(*distance);
+            return Some(table.wrapping_add_signed(distance.into()));
+        }
+        // The loader makes addresses of a program that is not at a fixed one.
+        let at = pointers.binary_search_by_key(&place, |p| p.place);
+        match at.ok().and_then(|at| pointers.get(at)) {
+            Some(pointer) => Some(pointer.target),
+            None if program.refs.fixed => program.elf.u64_at(place),
+            None => None,
+        }
+    };
+    let inside = |to: &u64| ranges.iter().any(|r| *to >= r.0 && *to < r.1);
+    let of_register = || {
+        let held = formed.iter().filter(|f| f.0 == t.register);
+        held.map(|f| f.1).collect()
+    };
+    let tables: Vec<u64> = t.table.map_or_else(of_register, |table| vec![table]);
+    let entries = tables.iter().flat_map(|table| {
+        let all = (0..limit).map_while(|i| entry(*table, i));
+        all.take_while(|to| t.count.is_some() || inside(to))
+    });
+    entries.filter(|to| inside(to)).collect()
 }
 
 /// Where the first entries of a table of distances lead.
