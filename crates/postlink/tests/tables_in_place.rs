@@ -1,6 +1,6 @@
-//! Jump tables of AArch64 programs without kept relocations that do not count from a place in the code: words that count
-//! from the table itself, and addresses. They stay as they are; where they lead in old code, jumps to new code are
-//! written. So what they lead to is counted, and what is changed there is found.
+//! Jump tables of AArch64 programs without kept relocations that do not count from a place in the code: words that
+//! count from the table itself, and addresses. They stay as they are; where they lead in old code, jumps to new code
+//! are written. So what they lead to is counted, and what is changed there is found.
 
 use std::collections::BTreeMap;
 use std::fs;

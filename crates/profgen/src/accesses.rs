@@ -68,7 +68,8 @@ impl Accesses {
     /// Reads a recording, or the text of `perf report -D`.
     ///
     /// # Errors
-    /// A recording that is damaged or has no mapping of the file; a text without any sample that has an address of data.
+    /// A recording that is damaged or has no mapping of the file; a text without any sample that has an address of
+    /// data.
     pub fn read(bytes: &[u8], elf: &Elf<'_>, options: &Options) -> Result<Accesses, FormatError> {
         let mut counting = Counting {
             file: File::new(elf),

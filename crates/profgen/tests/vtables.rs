@@ -1,7 +1,7 @@
 //! Virtual tables in profiles, beside `llvm-profgen --data-access-perftrace` of release 22, on a program built here.
 //!
-//! What was sampled is made up, but where it is is not: branches between functions, reads of virtual tables and of other
-//! data by instructions of the program.
+//! What was sampled is made up, but where it is is not: branches between functions, reads of virtual tables and of
+//! other data by instructions of the program.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
