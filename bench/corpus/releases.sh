@@ -30,7 +30,7 @@ redis() {   # redis OUT SUITE: as it is in a release of Debian, whose lists are 
   local out=$1 suite=$2 a=$src/redis-$2
   if [ ! -d "$a/source" ]; then
     mkdir -p "$a/lists/partial" "$a/archives/partial"
-    local from; from=$(cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null | sed -En 's/^URIs: *([^ ]*).*/\1/p; s/^deb (\[[^]]*\] )?([^ ]*).*/\2/p' | sed 1q)
+    local from; from=$({ cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2>/dev/null || true; } | sed -En 's/^URIs: *([^ ]*).*/\1/p; s/^deb (\[[^]]*\] )?([^ ]*).*/\2/p' | sed 1q)
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from $suite main" > "$a/sources.list"
     local apt=(apt-get -qq -o "Dir::Etc::SourceList=$a/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$a/lists" -o "Dir::Cache=$a")
     (cd "$a" && "${apt[@]}" update && "${apt[@]}" source --download-only redis && dpkg-source --no-check --skip-patches -x redis_*.dsc source) >&2

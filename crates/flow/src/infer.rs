@@ -110,17 +110,19 @@ impl Prices {
         rare: 30,
     };
 
-    /// For samples of single addresses: blocks have counts, of jumps nothing is known.
+    /// For samples of single addresses: blocks have counts, of jumps nothing is known. A clock finds instructions
+    /// that the processor waits for, and of some blocks none, so that all counts are doubtful; but where nothing was
+    /// seen, nothing runs more often than not, and a branch without any sign is rather not taken.
     pub const BLOCKS: Prices = Prices {
         block_more: 10,
         block_less: 20,
-        block_cold: 11,
+        block_cold: 15,
         block_unknown: 0,
         jump_more: 10,
         jump_less: 20,
-        jump_cold: 11,
+        jump_cold: 15,
         falls: 0,
-        taken: 1,
+        taken: 3,
         rare: 60,
     };
 

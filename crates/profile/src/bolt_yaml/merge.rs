@@ -8,6 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::probes::SOURCE_FUNCTIONS;
 use super::{Block, BoltYaml, Call, Extra, Function, Header, Node, Successor};
 use crate::Error;
 use crate::error::Mismatch;
@@ -28,13 +29,20 @@ pub fn merge<'p>(inputs: Vec<(&'p Path, BoltYaml)>) -> Result<BoltYaml, Error> {
     let mut functions: Functions<'p> = BTreeMap::new();
     // Calls refer to callees by a number of this table while profiles are added.
     let mut table = Table::default();
+    // Inline trees refer to the list of their own file: of another list, pseudo probes would be others.
+    let probes = document.get(SOURCE_FUNCTIONS).cloned();
+    let mut is_one_list = true;
     add_functions(&mut functions, table.take(first.functions), first_path)?;
     for (path, profile) in inputs {
+        is_one_list &= profile.extra_of(SOURCE_FUNCTIONS) == probes.as_ref();
         add_header(&mut header, profile.header, (first_path, path))?;
         for (key, node) in profile.extra {
             smaller(document.entry(key), node);
         }
         add_functions(&mut functions, table.take(profile.functions), path)?;
+    }
+    if !is_one_list {
+        document.remove(SOURCE_FUNCTIONS);
     }
     // Numbers in the order of names.
     let numbers: BTreeMap<Vec<u8>, u32> = functions.keys().cloned().zip(1..).collect();

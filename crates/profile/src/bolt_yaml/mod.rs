@@ -11,8 +11,7 @@
 //! | `off`, `fid`, `disc`, `cnt`, `mis` | call | [`Call`] |
 //! | `bid`, `cnt`, `mis` | successor | [`Successor`] |
 //!
-//! All other keys (pseudo probes and inline trees differ from release to release) are kept as they are and
-//! written back in flow form.
+//! All other keys are kept as they are and written back in flow form; [`probes`] reads pseudo probes among them.
 //!
 //! A missing `dfs-order` means true, a missing `hash-func` means `std-hash`. The writer always says both as
 //! far as LLVM's does.
@@ -28,6 +27,7 @@
 //! * its order is that of hashing. Here functions are sorted by name, blocks by number.
 
 mod merge;
+pub mod probes;
 mod write;
 
 use std::path::Path;
@@ -119,7 +119,7 @@ pub struct Function {
     pub external: u64,
     /// Blocks of its flow graph.
     pub nblocks: u32,
-    /// Blocks with counts.
+    /// Blocks; of LLVM's tools those with counts, of ours all.
     pub blocks: Vec<Block>,
     /// Other keys.
     pub extra: Extra,

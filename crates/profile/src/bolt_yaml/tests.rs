@@ -90,6 +90,79 @@ fn keys_of_other_releases_survive() {
 }
 
 #[test]
+fn pseudo_probes_are_read_as_llvm_bolt_writes_them_and_written_alike() {
+    let extended = TEXT
+        .replace("    blocks:\n", "    inline_tree:     [ { g: 0 }, { g: 1, cs: 3 }, { p: 1, cs: 4 } ]\n    blocks:\n")
+        .replace(
+            "        exec:            9\n",
+            "        exec:            9\n        probes:          [ { blk: [ 1, 2 ] }, { ids: [ 1, 2 ] } ]\n",
+        )
+        .replace("...\n", "pseudo_probe_desc:\n  gs: [ 0xA, 0xB ]\n  gh: [ 1, 0 ]\n  hs: [ 0x7, 0x8 ]\n...\n");
+    let profile = parsed(&extended);
+    let functions = profile.source_functions();
+    let of = |guid, hash| probes::SourceFunction { guid, hash };
+    assert_eq!(functions, [of(0xa, 8), of(0xb, 7)]);
+    let function = &profile.functions[1];
+    let node = |function, parent, site| probes::Inlined {
+        function,
+        parent,
+        site,
+    };
+    let tree = function.inline_tree();
+    assert_eq!(tree, [node(0, 0, 0), node(1, 0, 3), node(1, 1, 4)]);
+    let block = function.blocks.iter().find(|b| !b.extra.is_empty());
+    let block = block.expect("one has probes");
+    let probe = |node, number| probes::BlockProbe { node, number };
+    let expected = [probe(0, 1), probe(0, 2), probe(1, 1), probe(2, 1)];
+    assert_eq!(block.probes(), expected);
+    let mut again = profile.clone();
+    again.set_source_functions(&functions);
+    again.functions[1].set_inline_tree(&tree);
+    let copy = again.functions[1]
+        .blocks
+        .iter_mut()
+        .find(|b| !b.extra.is_empty());
+    copy.expect("one has probes").set_probes(&expected);
+    assert_eq!(again, profile);
+    // A short text that says very many.
+    let list = |count: u32| {
+        (1..=count)
+            .map(|n| n.to_string())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let with = |count: u32| {
+        let many = format!("{{ blk: [ {} ], ids: [ {} ] }}", list(count), list(count));
+        let profile = parsed(&extended.replace("{ blk: [ 1, 2 ] }", &many));
+        let blocks = profile.functions[1].blocks.iter();
+        blocks.map(|b| b.probes().len()).max()
+    };
+    assert_eq!((with(200), with(300)), (Some(200 * 200 + 2), Some(0)));
+    // A node that comes before its parent, and numbers that name nothing.
+    let broken = parsed(&extended.replace("{ p: 1, cs: 4 }", "{ p: 7, cs: 4 }"));
+    assert!(broken.functions[1].inline_tree().is_empty());
+    assert!(
+        parsed(&extended.replace("[ 1, 0 ]", "[ 1, 9 ]"))
+            .source_functions()
+            .is_empty()
+    );
+}
+
+#[test]
+fn pseudo_probes_of_two_lists_of_functions_are_not_mixed() {
+    let with = |guids: &str| {
+        let desc =
+            format!("pseudo_probe_desc:\n  gs: [ {guids} ]\n  gh: [ 0, 0 ]\n  hs: [ 0x7 ]\n...\n");
+        parsed(&TEXT.replace("...\n", &desc))
+    };
+    let (a, b) = (with("0xA, 0xB"), with("0xB, 0xA"));
+    let (x, y) = (Path::new("x"), Path::new("y"));
+    let sum = |b: &BoltYaml| merge(vec![(x, a.clone()), (y, b.clone())]).expect("of one program");
+    assert_eq!(sum(&a).source_functions().len(), 2);
+    assert!(sum(&b).source_functions().is_empty());
+}
+
+#[test]
 fn damage_is_an_error_with_line_and_value() {
     assert_eq!(error(""), "x.yaml:1: a BOLT profile without \"header\"");
     assert_eq!(

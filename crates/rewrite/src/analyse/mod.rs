@@ -12,6 +12,7 @@
 //! | [`per_thread`] | whether and how each thread can count by itself |
 //! | [`prepare`] | all of that for a function, and the map of counters of the program |
 //! | [`bolt_blocks`], [`hashes`] | blocks as BOLT sees them, and their hashes |
+//! | [`table_order`] | where indirect jumps lead, in the order of their tables |
 
 pub mod bolt_blocks;
 pub mod counters;
@@ -23,6 +24,7 @@ pub mod hashes;
 pub mod per_thread;
 pub mod prepare;
 mod probes;
+pub mod table_order;
 mod unwind;
 
 pub use entry::{EntryPatch, SecondaryEntry, put_entry};

@@ -1,34 +1,39 @@
 //! A profile by blocks (BOLT's YAML) attached to a program, also one of an older build.
 //!
-//! Functions are found by name, then by what other builds leave of a name ([`super::lookup`]), then, where
-//! the hashes are ours, by the hash of their code. A function whose blocks are all where the profile has them
-//! takes its counts as they are. Any other is *stale*, and its counts are carried over block by block
-//! (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024):
+//! Functions are found by name, then by what other builds leave of a name ([`super::lookup`]), then by the hash of
+//! their code or by who calls them ([`super::renamed`]). A function whose blocks are all where the profile has them
+//! takes its counts as they are. Any other is *stale*:
 //!
-//! 1. *Anchors*: blocks whose pieces of hash, offsets aside, occur once in the profile and once in the
-//!    program. They tell by how much the code between them has moved.
-//! 2. Blocks of the same loose hash, the least distance first ([`BlockHash::distance`]), where offsets are
-//!    compared after the move of the anchor before. Each block is used once.
-//! 3. Blocks that call the same functions; the entry for the entry.
-//! 4. Counts of blocks that were found and of edges between two of them are evidence; everything else is inferred.
+//! * If its flow graph is the same, and nearly all blocks have the names of their instructions in common, its blocks
+//!   are those at the same places of the graph, whatever became of operands.
+//! * Else blocks are matched ([`super::matching`]).
+//!
+//! Counts of blocks that were found are evidence, and counts of edges between two of them. Where a branch leads to code
+//! that was not found, or was put in between, the ways that are left on either side are the same, in their order. What
+//! did not run in the profile hardly does now, so that is evidence as well, where the profile lists such blocks
+//! (ours do). Everything else is inferred (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024).
 //!
 //! Whether two hashes can be compared depends on the tool that wrote the profile. Ours agree in all pieces. BOLT's
 //! agree in offset, loose hash and neighbours ([`crate::analyse::hashes`]), so its profiles match too, only
-//! with less certainty; with its older hash function only offsets and calls are left.
+//! with less certainty; with its older hash function only offsets, calls and pseudo probes are left.
 
 use postlink_flow::infer::{Inference, Prices};
 use postlink_isa::Isa;
+use postlink_profile::bolt_yaml::probes::SourceFunction;
 use postlink_profile::bolt_yaml::{self, BoltYaml, HashFunction};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::hashes::{self, BlockHash, ORIGIN, PartHashes};
+use crate::analyse::table_order::TableOrder;
 use crate::analyse::{Scratch, prepare};
 use crate::attach::account::Account;
 use crate::attach::evidence::Evidence;
 use crate::attach::lookup::{self, Key, Lookup};
-use crate::attach::{Attached, Outcome};
+use crate::attach::matching::{Node, UNLISTED, match_blocks};
+use crate::attach::pseudo_probes::{self, OfProgram};
+use crate::attach::{Attached, Outcome, renamed};
 use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::{NonlocalExits, Program};
 
@@ -53,12 +58,29 @@ enum Comparable {
     Offsets,
 }
 
+/// How a part of the program fits what the profile was taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    /// It is the same code.
+    Same,
+    /// The flow graph is the same, and nearly all blocks have the names of their instructions in common.
+    Shape,
+    /// Neither.
+    Other,
+}
+
 /// What is the same for all functions.
 struct Context<'a, 'd> {
     program: &'a Program<'d>,
     nonlocal_exits: &'a NonlocalExits,
     profile: &'a BoltYaml,
     comparable: Comparable,
+    /// The order of edges of indirect jumps, if the profile has them in it.
+    tables: Option<TableOrder>,
+    /// Source functions that the profile names pseudo probes of.
+    source_functions: Vec<SourceFunction>,
+    /// The program's pseudo probes, if the profile has some.
+    probes: Option<OfProgram>,
     /// Address by function number of the profile.
     callees: FxHashMap<u32, u64>,
     /// The same addresses.
@@ -92,11 +114,14 @@ pub fn attach<'d, I: Isa>(
         .map(|i| lookup.address(Index(i)))
         .map(|a| a.filter(|a| program.piece_at(*a).is_some_and(|p| p.start == *a)))
         .collect();
-    if comparable == Comparable::All && at.iter().any(Option::is_none) {
-        account.renamed += by_hash::<I>(program, nonlocal_exits, profile, &mut at);
+    let is_lost =
+        |(f, a): (&bolt_yaml::Function, &Option<u64>)| a.is_none() && !lookup::is_foreign(&f.name);
+    if comparable != Comparable::Offsets && profile.functions.iter().zip(&at).any(is_lost) {
+        let code = comparable == Comparable::All;
+        account.renamed += renamed::find::<I>(program, nonlocal_exits, profile, code, &mut at);
     }
     for (f, a) in profile.functions.iter().zip(&at) {
-        if a.is_none() && !lookup::is_foreign(&f.name) {
+        if is_lost((f, a)) {
             account.unknown_names += 1;
             account.lost_records += f.blocks.len() as u64;
             account.lost_counts = account.lost_counts.saturating_add(counts_of(f));
@@ -113,7 +138,12 @@ pub fn attach<'d, I: Isa>(
         .zip(&at)
         .filter_map(|(f, a)| Some((f.fid, (*a)?)))
         .collect();
+    let source_functions = profile.source_functions();
+    let has_probes = !source_functions.is_empty();
     let context = Context {
+        tables: (comparable == Comparable::All).then(|| TableOrder::new(program)),
+        probes: has_probes.then(|| OfProgram::new(program.elf)).flatten(),
+        source_functions,
         program,
         nonlocal_exits,
         profile,
@@ -157,55 +187,6 @@ fn counts_of(f: &bolt_yaml::Function) -> u64 {
     each.fold(0, u64::saturating_add)
 }
 
-/// Finds functions of the profile that have another name now by the hash of their code, where it says one of each.
-fn by_hash<I: Isa>(
-    program: &Program<'_>,
-    nonlocal_exits: &NonlocalExits,
-    profile: &BoltYaml,
-    at: &mut [Option<u64>],
-) -> u64 {
-    let taken: FxHashSet<u64> = at.iter().flatten().copied().collect();
-    let mut wanted: FxHashMap<(u64, u32), (usize, u32)> = FxHashMap::default();
-    for (i, f) in profile
-        .functions
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| at[*i].is_none())
-    {
-        let slot = wanted.entry((f.hash, f.nblocks)).or_insert((i, 0));
-        slot.1 += 1;
-    }
-    let found: Vec<((u64, u32), u64)> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
-            let start = program.start(f);
-            if taken.contains(&start) {
-                return None;
-            }
-            let a = prepare::analyse::<I>(program, nonlocal_exits, f, scratch).ok()?;
-            let blocks = BoltBlocks::new(&a.cfg);
-            let hash = hashes::of_part::<I>(program, &a.cfg, &blocks, 0).function;
-            Some(((hash, blocks.part(0).len() as u32), start))
-        })
-        .flatten()
-        .collect();
-    let mut of: FxHashMap<(u64, u32), (u64, u32)> = FxHashMap::default();
-    for (key, start) in found {
-        let slot = of.entry(key).or_insert((start, 0));
-        slot.1 += 1;
-    }
-    let mut renamed = 0;
-    for (key, (i, asking)) in wanted {
-        if let Some((start, 1)) = of.get(&key)
-            && asking == 1
-        {
-            at[i] = Some(*start);
-            renamed += 1;
-        }
-    }
-    renamed
-}
-
 /// One part of a function, in the program and in the profile.
 struct Part<'a> {
     cfg: &'a Cfg,
@@ -213,6 +194,8 @@ struct Part<'a> {
     /// Its first block.
     first: u32,
     hashes: PartHashes,
+    /// What follows its indirect jumps, in the order of their tables.
+    tables: Vec<(u32, Vec<u32>)>,
     profile: &'a bolt_yaml::Function,
     /// By block of the profile's list: its count.
     counts: Vec<u64>,
@@ -266,6 +249,12 @@ impl<'d> Context<'_, 'd> {
                 blocks: &blocks,
                 first: blocks.part(part).start,
                 hashes: hashes::of_part::<I>(self.program, cfg, &blocks, part),
+                tables: match &self.tables {
+                    Some(tables) => {
+                        tables.of_part(self.program, function as usize, cfg, &blocks, part)
+                    }
+                    None => Vec::new(),
+                },
                 profile,
                 counts: self.block_counts(profile),
             };
@@ -278,16 +267,14 @@ impl<'d> Context<'_, 'd> {
             } else {
                 (0..part.hashes.blocks.len() as u32).collect()
             };
-            let same = self.unchanged(&part, &order);
-            let found: Vec<Option<u32>> = if same {
-                profile
-                    .blocks
-                    .iter()
-                    .map(|b| order.get(b.bid as usize).copied())
-                    .collect()
-            } else {
-                stale = true;
+            let fit = self.fit(&part, &order);
+            let same = fit == Fit::Same;
+            stale |= !same;
+            let found: Vec<Option<u32>> = if fit == Fit::Other {
                 self.find(&part)
+            } else {
+                let blocks = profile.blocks.iter();
+                blocks.map(|b| order.get(b.bid as usize).copied()).collect()
             };
             if !same {
                 for (i, b) in profile.blocks.iter().enumerate() {
@@ -304,8 +291,7 @@ impl<'d> Context<'_, 'd> {
                         u64::from(self.comparable == Comparable::All && strict == own);
                 }
             }
-            let order = same.then_some(order.as_slice());
-            matched += self.take(&part, &found, order, &mut evidence, &mut out.calls);
+            matched += self.take(&part, &found, (fit, &order), &mut evidence, &mut out.calls);
         }
         if stale {
             out.account.stale += 1;
@@ -356,25 +342,22 @@ impl<'d> Context<'_, 'd> {
             .collect()
     }
 
-    /// Whether a part of the program is what the profile was taken of. `order` are its blocks in the profile's order.
-    fn unchanged(&self, part: &Part<'_>, order: &[u32]) -> bool {
+    /// How a part of the program fits what the profile was taken of. `order` are its blocks in the profile's order.
+    fn fit(&self, part: &Part<'_>, order: &[u32]) -> Fit {
         let f = part.profile;
         if f.nblocks as usize != order.len() {
-            return false;
+            return Fit::Other;
         }
-        let all = self.comparable == Comparable::All;
-        if all && f.hash != part.hashes.function {
-            return false;
-        }
+        let mut same = self.comparable != Comparable::All || f.hash == part.hashes.function;
         let mut loose = 0usize;
-        let blocks = f.blocks.iter().all(|b| {
+        for b in &f.blocks {
             let Some(x) = order.get(b.bid as usize) else {
-                return false;
+                return Fit::Other;
             };
             let own = part.hashes.blocks[*x as usize];
             let theirs = BlockHash::from_word(b.hash);
             loose += usize::from(own.loose != theirs.loose);
-            let same = match self.comparable {
+            same &= match self.comparable {
                 Comparable::All => own == theirs,
                 _ => b.hash == 0 || own.offset == theirs.offset,
             };
@@ -383,93 +366,93 @@ impl<'d> Context<'_, 'd> {
                 let to = order.get(s.bid as usize);
                 s.count == 0 || to.is_some_and(|to| targets.contains(to) || part.passes(*x, *to))
             });
-            same && known
-        });
+            if !known {
+                return Fit::Other;
+            }
+        }
         // LLVM may call a few instructions by other names than we do.
-        blocks && (self.comparable != Comparable::Loose || loose * 8 <= f.blocks.len())
+        let alike = loose * 8 <= f.blocks.len();
+        match self.comparable {
+            Comparable::All | Comparable::Loose if !alike => Fit::Other,
+            Comparable::Offsets if !same => Fit::Other,
+            _ if same => Fit::Same,
+            _ => Fit::Shape,
+        }
     }
 
     /// The blocks of a changed part that the profile's blocks are.
     fn find(&self, part: &Part<'_>) -> Vec<Option<u32>> {
+        let known = |hash: BlockHash| match self.comparable {
+            Comparable::All => hash,
+            _ => BlockHash { strict: 0, ..hash },
+        };
         let list = &part.profile.blocks;
-        let mut theirs: Vec<BlockHash> =
-            list.iter().map(|b| BlockHash::from_word(b.hash)).collect();
-        if self.comparable != Comparable::All {
-            theirs.iter_mut().for_each(|h| h.strict = 0);
-        }
-        let mut ours = part.hashes.blocks.clone();
-        if self.comparable != Comparable::All {
-            ours.iter_mut().for_each(|h| h.strict = 0);
-        }
-        let mut found: Vec<Option<u32>> = vec![None; list.len()];
-        let mut used = vec![false; ours.len()];
-        if self.comparable != Comparable::Offsets {
-            by_hashes(&theirs, &ours, &mut found, &mut used);
-        }
-        // By what they call.
-        let mut by_calls: FxHashMap<Vec<u64>, Vec<u32>> = FxHashMap::default();
-        for x in (0..ours.len() as u32).filter(|x| !used[*x as usize]) {
-            let calls = self.called_by(part, x);
-            if !calls.is_empty() {
-                by_calls.entry(calls).or_default().push(x);
-            }
-        }
-        for (i, b) in list
+        let at: FxHashMap<u32, u32> = (0..).zip(list).map(|(i, b)| (b.bid, i)).collect();
+        let callees = |b: &bolt_yaml::Block| {
+            let calls = b.calls.iter();
+            sorted(calls.filter_map(|c| self.callees.get(&c.fid).copied()))
+        };
+        let tree = pseudo_probes::of_tree(&self.source_functions, part.profile);
+        let old: Vec<Node> = list
             .iter()
-            .enumerate()
-            .filter(|(i, _)| found[*i].is_none())
-            .collect::<Vec<_>>()
-        {
-            let mut calls: Vec<u64> = b
-                .calls
-                .iter()
-                .filter_map(|c| self.callees.get(&c.fid).copied())
-                .collect();
-            calls.sort_unstable();
-            calls.dedup();
-            let nearest = by_calls.get(&calls).and_then(|list| {
-                let free = list.iter().filter(|x| !used[**x as usize]);
-                free.min_by_key(|x| ours[**x as usize].offset.abs_diff(theirs[i].offset))
-            });
-            if let Some(x) = nearest {
-                found[i] = Some(*x);
-                used[*x as usize] = true;
+            .map(|b| Node {
+                probes: pseudo_probes::of_block(&tree, b),
+                hash: known(BlockHash::from_word(b.hash)),
+                calls: callees(b),
+                next: b
+                    .successors
+                    .iter()
+                    .map(|s| at.get(&s.bid).copied().unwrap_or(UNLISTED))
+                    .collect(),
+                entry: b.bid == 0,
+            })
+            .collect();
+        let mut new: Vec<Node> = (0..)
+            .zip(&part.hashes.blocks)
+            .map(|(x, hash)| Node {
+                probes: self.probes.as_ref().map_or_else(Vec::new, |probes| {
+                    let run = part.blocks.run(part.first + x);
+                    let start = part.cfg.blocks[*run.start() as usize].start;
+                    probes.within(start, part.cfg.blocks[*run.end() as usize].end)
+                }),
+                hash: known(*hash),
+                calls: self.called_by(part, x),
+                next: part.edges(x).map(|edge| edge.1).collect(),
+                entry: x == 0,
+            })
+            .collect();
+        // Of an older postlink they are in the order of addresses.
+        let by_table = |b: &bolt_yaml::Block| !b.successors.is_sorted_by_key(|s| s.bid);
+        let in_order = list.iter().any(|b| b.successors.len() > 2 && by_table(b));
+        for (x, order) in part.tables.iter().filter(|_| in_order) {
+            if let Some(node) = new.get_mut(*x as usize) {
+                node.next.clone_from(order);
             }
         }
-        if let Some(i) = list.iter().position(|b| b.bid == 0)
-            && found[i].is_none()
-            && used.first() == Some(&false)
-        {
-            found[i] = Some(0);
-        }
-        found
+        match_blocks(&old, &new, self.comparable != Comparable::Offsets)
     }
 
     /// The functions of the profile that a block calls, sorted.
     fn called_by(&self, part: &Part<'_>, x: u32) -> Vec<u64> {
         let run = part.blocks.run(part.first + x);
-        let mut calls: Vec<u64> = run
-            .flat_map(|b| part.cfg.fields(b))
-            .filter(|f| f.role == Use::Call && self.known.contains(&f.target))
-            .map(|f| f.target)
-            .collect();
-        calls.sort_unstable();
-        calls.dedup();
-        calls
+        let fields = run.flat_map(|b| part.cfg.fields(b));
+        let calls = fields.filter(|f| f.role == Use::Call && self.known.contains(&f.target));
+        sorted(calls.map(|f| f.target))
     }
 
-    /// Takes the counts of blocks that were found, and of all edges if nothing has changed (`order` are the
-    /// blocks by their numbers then). Returns how many that are.
+    /// Takes the counts of blocks that were found, and of all edges if the flow graph has not changed (`order` are
+    /// the blocks by their numbers then). Returns how many that are.
     fn take(
         &self,
         part: &Part<'_>,
         found: &[Option<u32>],
-        order: Option<&[u32]>,
+        (fit, order): (Fit, &[u32]),
         evidence: &mut Evidence,
         calls: &mut Vec<(BlockId, u64, u64, u64)>,
     ) -> u64 {
         let list = &part.profile.blocks;
-        let same = order.is_some();
+        let same = fit != Fit::Other;
+        let order = same.then_some(order);
         let of: FxHashMap<u32, u32> = list
             .iter()
             .zip(found)
@@ -484,26 +467,40 @@ impl<'d> Context<'_, 'd> {
             if !same || by_samples {
                 evidence.blocks[run.first as usize] = Some(part.counts[i]);
             }
-            for s in &b.successors {
+            // Ways that lead to blocks which were found; the others are left, on either side.
+            let (mut left, mut free) = (Vec::new(), Vec::new());
+            let mut edges: Vec<(usize, u32)> = part.edges(x).collect();
+            let edges_of_branch = edges.len() <= 2;
+            // Of a table that leads somewhere several times only the first entry is an edge.
+            let mut seen = FxHashSet::default();
+            let is_edge = |s: &&bolt_yaml::Successor| seen.insert(s.bid) || s.count > 0;
+            for s in b.successors.iter().filter(is_edge) {
                 let unlisted = || order?.get(s.bid as usize).copied();
                 let to = of.get(&s.bid).copied().or_else(unlisted);
-                let Some(to) = to else { continue };
-                let edge = part.edges(x).find(|e| e.1 == to).map(|e| e.0);
-                match edge {
-                    Some(edge) => evidence.add_edge(edge, s.count),
-                    None if same && s.count > 0 => {
+                let edge = edges.iter().position(|e| Some(e.1) == to);
+                match (edge, to) {
+                    (Some(edge), _) => evidence.add_edge(edges.remove(edge).0, s.count),
+                    (None, Some(to)) if same && s.count > 0 => {
                         if let Some((a, b)) = part.over(x, to) {
                             evidence.add_edge(a, s.count);
                             evidence.add_edge(b, s.count);
                         }
                     }
-                    None => {}
+                    _ => left.push(s.count),
                 }
             }
+            free.extend(edges.iter().map(|edge| edge.0));
             let own = part.hashes.blocks[x as usize];
-            let places_hold = same
-                || own.strict == BlockHash::from_word(b.hash).strict
-                    && self.comparable == Comparable::All;
+            let theirs = BlockHash::from_word(b.hash);
+            // The same branch leads to other blocks now, of which it says how often they run.
+            let in_order = left.len() <= 1 || edges_of_branch;
+            if !same && in_order && left.len() == free.len() && own.loose == theirs.loose {
+                for (edge, count) in free.into_iter().zip(left) {
+                    evidence.add_edge(edge, count);
+                }
+            }
+            let places_hold = fit == Fit::Same
+                || own.strict == theirs.strict && self.comparable == Comparable::All;
             if places_hold {
                 let start = part.cfg.blocks[run.first as usize].start;
                 for c in &b.calls {
@@ -561,76 +558,9 @@ fn invert(position: &[u32]) -> Vec<u32> {
     out
 }
 
-/// Pairs blocks of one loose hash: anchors first, then by distance.
-fn by_hashes(
-    theirs: &[BlockHash],
-    ours: &[BlockHash],
-    found: &mut [Option<u32>],
-    used: &mut [bool],
-) {
-    // Anchors: all pieces but the offset, once on each side.
-    let mut once: FxHashMap<u64, (Option<usize>, Option<usize>, bool)> = FxHashMap::default();
-    for (i, h) in theirs.iter().enumerate() {
-        let slot = once.entry(h.word() >> 16).or_default();
-        slot.2 |= slot.0.replace(i).is_some();
-    }
-    for (x, h) in ours.iter().enumerate() {
-        if let Some(slot) = once.get_mut(&(h.word() >> 16)) {
-            slot.2 |= slot.1.replace(x).is_some();
-        }
-    }
-    // (Their offset, how far it moved), by their offset.
-    let mut anchors: Vec<(u16, i32)> = Vec::new();
-    for slot in once.values() {
-        if let (Some(i), Some(x), false) = slot {
-            found[*i] = Some(*x as u32);
-            used[*x] = true;
-            anchors.push((
-                theirs[*i].offset,
-                i32::from(ours[*x].offset) - i32::from(theirs[*i].offset),
-            ));
-        }
-    }
-    anchors.sort_unstable();
-    let moved = |offset: u16| -> u16 {
-        let i = anchors.partition_point(|a| a.0 <= offset);
-        let by = i
-            .checked_sub(1)
-            .or((!anchors.is_empty()).then_some(0))
-            .map_or(0, |i| anchors[i].1);
-        (i32::from(offset) + by).clamp(0, i32::from(u16::MAX)) as u16
-    };
-    // Candidates of one loose hash, by offset.
-    let mut candidates: FxHashMap<u16, Vec<u32>> = FxHashMap::default();
-    for (x, h) in ours.iter().enumerate().filter(|(x, _)| !used[*x]) {
-        candidates.entry(h.loose).or_default().push(x as u32);
-    }
-    let mut pairs: Vec<(u64, u32, u32)> = Vec::new();
-    for (i, h) in theirs
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| found[*i].is_none())
-    {
-        let Some(list) = candidates.get(&h.loose) else {
-            continue;
-        };
-        let expected = BlockHash {
-            offset: moved(h.offset),
-            ..*h
-        };
-        // Of very many equal ones only those near by: all pairs of thousands would be millions.
-        const NEAR: usize = 64;
-        let near = list.partition_point(|x| ours[*x as usize].offset < expected.offset);
-        let window = near.saturating_sub(NEAR)..(near + NEAR).min(list.len());
-        for x in &list[window] {
-            pairs.push((ours[*x as usize].distance(expected), i as u32, *x));
-        }
-    }
-    pairs.sort_unstable();
-    for (_, i, x) in pairs {
-        if found[i as usize].is_none() && !used[x as usize] {
-            found[i as usize] = Some(x);
-            used[x as usize] = true;
-        }
-    }
+fn sorted(list: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut list: Vec<u64> = list.collect();
+    list.sort_unstable();
+    list.dedup();
+    list
 }

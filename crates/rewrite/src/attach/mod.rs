@@ -17,8 +17,11 @@ pub mod blocks;
 pub mod evidence;
 pub mod lookup;
 pub mod machine;
+mod matching;
 pub mod named;
+pub(crate) mod pseudo_probes;
 mod records;
+mod renamed;
 pub mod unprofiled;
 
 use postlink_isa::Isa;

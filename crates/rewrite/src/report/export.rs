@@ -23,7 +23,8 @@ use rustc_hash::FxHashMap;
 
 use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::hashes::{self, ORIGIN};
-use crate::attach::{self, Call, Counted, Source};
+use crate::analyse::table_order::TableOrder;
+use crate::attach::{self, Call, Counted, Source, pseudo_probes};
 use crate::cfg::BlockId;
 use crate::discover::{NonlocalExits, Program, check_input};
 use crate::error::Error;
@@ -279,7 +280,8 @@ pub fn yaml_of<I: Isa>(
     let explained = explained(calls);
     let mut calls = calls.to_vec();
     let groups = calls_of(&mut calls, counted);
-    let functions = parts
+    let tables = TableOrder::new(program);
+    let functions: Vec<bolt_yaml::Function> = parts
         .par_iter()
         .map(|&(start, i, part)| {
             let c = &counted[i];
@@ -289,6 +291,8 @@ pub fn yaml_of<I: Isa>(
             let places = call_places::<I>(program, c, groups[i]);
             let range = blocks.part(part);
             let first = range.start;
+            let orders = tables.of_part(program, c.function as usize, cfg, &blocks, part);
+            let orders: FxHashMap<u32, Vec<u32>> = orders.into_iter().collect();
             let mut out = bolt_yaml::Function {
                 name: name_of.get(&start).cloned().unwrap_or_default(),
                 fid: number.get(&start).copied().unwrap_or(0),
@@ -325,6 +329,9 @@ pub fn yaml_of<I: Isa>(
                         mispredictions: 0,
                     });
                 }
+                if let Some(order) = orders.get(&(b - first)) {
+                    in_order(&mut entry.successors, order);
+                }
                 for call in groups[i]
                     .iter()
                     .filter(|x| (block.first..=block.last).contains(&x.block))
@@ -345,13 +352,9 @@ pub fn yaml_of<I: Isa>(
                         ..bolt_yaml::Call::default()
                     });
                 }
-                let listed = count > 0 || entry.successors.iter().any(|s| s.count > 0);
-                if listed {
-                    if entry.successors.iter().all(|s| s.count == 0) {
-                        entry.successors.clear();
-                    }
-                    out.blocks.push(entry);
-                }
+                // Blocks that did not run as well: code that has changed is found again by what is around it, and
+                // what did not run before hardly does now.
+                out.blocks.push(entry);
             }
             out
         })
@@ -360,7 +363,7 @@ pub fn yaml_of<I: Isa>(
         || b"<unknown>".to_vec(),
         |id| postlink_elf::hex(id).into_bytes(),
     );
-    BoltYaml {
+    let mut profile = BoltYaml {
         header: Header {
             binary_name: binary.to_vec(),
             build_id,
@@ -372,7 +375,39 @@ pub fn yaml_of<I: Isa>(
         },
         functions,
         extra: Vec::new(),
+    };
+    if let Some(probes) = pseudo_probes::OfProgram::new(program.elf) {
+        let mut writer = pseudo_probes::Writer::new(&probes);
+        for (function, &(_, i, part)) in profile.functions.iter_mut().zip(&parts) {
+            let cfg = &counted[i].analysed.cfg;
+            let blocks = BoltBlocks::new(cfg);
+            let ends = |b: u32| {
+                let run = blocks.run(b);
+                let start = cfg.blocks[*run.start() as usize].start;
+                (start, cfg.blocks[*run.end() as usize].end)
+            };
+            let places: Vec<(u64, u64)> = blocks.part(part).map(ends).collect();
+            writer.write(function, &places);
+        }
+        let functions = std::mem::take(&mut writer.functions);
+        profile.set_source_functions(&functions);
     }
+    profile
+}
+
+/// Puts edges into the order of a table, in which one may occur several times: its count is at the first of them.
+fn in_order(edges: &mut Vec<bolt_yaml::Successor>, order: &[u32]) {
+    let mut counts: FxHashMap<u32, u64> = FxHashMap::default();
+    for edge in edges.iter() {
+        let sum = counts.entry(edge.bid).or_default();
+        *sum = sum.saturating_add(edge.count);
+    }
+    let each = order.iter().map(|bid| bolt_yaml::Successor {
+        bid: *bid,
+        count: counts.remove(bid).unwrap_or(0),
+        mispredictions: 0,
+    });
+    *edges = each.collect();
 }
 
 /// Which entry of a part an address is: 0 for its start, then by address.
