@@ -16,6 +16,17 @@ use crate::sections::Section;
 use crate::unit::{Entries, Unit, Values};
 use crate::walk::{Conversion, Indexed, Plan};
 
+/// A pool, and what uses it.
+struct UsedPool<'a> {
+    /// Its first entry.
+    base: u64,
+    /// Units that name it, by number.
+    units: &'a [usize],
+    /// What these want of it.
+    users: Vec<User>,
+    reach: Reach,
+}
+
 impl Job<'_, '_> {
     /// Pass 3. Returns outcomes by unit and user, and units that cannot be written.
     pub(super) fn pools(
@@ -29,36 +40,36 @@ impl Job<'_, '_> {
             }
         }
         let section = self.program().get(Section::Addr);
-        let all_users = |units: &[usize]| -> Vec<User> {
-            let users = units.iter().flat_map(|i| plans[*i].users.iter().copied());
-            users.collect()
-        };
-        let reaches: Vec<(Reach, &[usize])> = of_pool
+        let pools: Vec<UsedPool<'_>> = of_pool
             .par_iter()
             .map(|(base, units)| {
+                let users = units.iter().flat_map(|i| plans[*i].users.iter().copied());
+                let users: Vec<User> = users.collect();
                 let own = self.extents.of(section, *base);
-                let reach = Reach::new(section, *base, own, &all_users(units));
-                (reach, &**units)
+                UsedPool {
+                    base: *base,
+                    units,
+                    reach: Reach::new(section, *base, own, &users),
+                    users,
+                }
             })
             .collect();
-        let failed = self.overlapping(&reaches);
+        let failed = self.overlapping(&pools);
         if !failed.is_empty() {
             return Ok((Vec::new(), failed));
         }
-        let with_reach: Vec<_> = of_pool.iter().zip(&reaches).collect();
-        let resolved: Vec<_> = with_reach
+        let resolved: Vec<_> = pools
             .par_iter()
-            .map(|((base, units), (reach, _))| {
-                let users = all_users(units);
-                let own = reach.own;
+            .map(|pool| {
                 // Operations that are not known may name any entry.
                 let is_known = |i: &usize| {
                     let lost = &plans[*i].report.losses;
                     !lost.contains_key(&Loss::UnknownOperation)
                 };
-                let all_known = units.iter().all(is_known);
-                let resolved = pool::resolve(section, **base, own, &users, all_known);
-                (**base, own, resolved)
+                let all_known = pool.units.iter().all(is_known);
+                let (base, own) = (pool.base, pool.reach.own);
+                let resolved = pool::resolve(section, base, own, &pool.users, all_known);
+                (base, own, resolved)
             })
             .collect();
         if self.behind {
@@ -94,25 +105,27 @@ impl Job<'_, '_> {
     }
 
     /// Units whose pools overlap: an entry of one would be changed as that of another, or moved by its growth.
-    fn overlapping(&self, reaches: &[(Reach, &[usize])]) -> Passed {
+    fn overlapping(&self, pools: &[UsedPool<'_>]) -> Passed {
         let mut failed = Passed::new();
-        let mut sorted: Vec<&(Reach, &[usize])> = reaches.iter().collect();
-        sorted.sort_by_key(|(reach, _)| reach.range.start);
-        let mut last: Option<&(Reach, &[usize])> = None;
-        for one in sorted {
-            let (reach, _) = one;
-            if let Some(before) = last.filter(|(before, _)| reach.range.start < before.range.end) {
+        let mut sorted: Vec<&UsedPool<'_>> = pools.iter().collect();
+        sorted.sort_by_key(|pool| pool.reach.range.start);
+        let mut last: Option<&UsedPool<'_>> = None;
+        for pool in sorted {
+            let range = &pool.reach.range;
+            if let Some(before) = last.filter(|before| range.start < before.reach.range.end) {
+                let other = &before.reach.range;
                 let what = format!(
                     "entries at {:#x} to {:#x} overlap with others, at {:#x} to {:#x}",
-                    reach.range.start, reach.range.end, before.0.range.start, before.0.range.end
+                    range.start, range.end, other.start, other.end
                 );
-                let error = Error::new(Section::Addr.name(), reach.range.start, what);
-                for unit in before.1.iter().chain(one.1).map(|i| &self.units[*i]) {
+                let error = Error::new(Section::Addr.name(), range.start, what);
+                for unit in before.units.iter().chain(pool.units) {
+                    let unit = &self.units[*unit];
                     failed.insert((unit.set, unit.section, unit.start), error.clone());
                 }
             }
-            if last.is_none_or(|(before, _)| before.range.end < reach.range.end) {
-                last = Some(one);
+            if last.is_none_or(|before| before.reach.range.end < range.end) {
+                last = Some(pool);
             }
         }
         failed
