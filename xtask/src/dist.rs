@@ -9,7 +9,7 @@
 //! **The program** is that of crate `cargo-postlink`, which is `postlink` as well, by the name that it is called by:
 //! it goes along once, as `postlink`, with a link `cargo-postlink`. It is linked statically with glibc
 //! (`+crt-static`), so that it runs on any Linux, and stripped. Kept relocations, which `.cargo/config.toml` asks for
-//! in daily builds, are of no use in a stripped program: `postlink demo` needs a build from the sources.
+//! in daily builds, are of no use in a stripped program; `postlink demo` does without them there.
 //!
 //! **Reproducible** means: the same commit, Rust and Debian release give the same bytes, in whatever folder,
 //! by whatever user, at whatever time. So paths are cut off what the compiler writes into the program,

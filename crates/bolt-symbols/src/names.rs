@@ -144,6 +144,11 @@ pub struct Named<'d> {
 
 /// Tells every symbol of a table that is an address in memory, in the order above.
 pub fn each<'d>(elf: &Elf<'d>, table: &Symbols<'d>, mut visit: impl FnMut(&Named<'d>)) {
+    visit_each(elf, table, &mut visit);
+}
+
+/// Not generic, so that it is compiled once and not for every use.
+fn visit_each<'d>(elf: &Elf<'d>, table: &Symbols<'d>, visit: &mut dyn FnMut(&Named<'d>)) {
     let markers = elf.machine == raw::EM_AARCH64;
     // Value, class, index.
     let mut sorted: Vec<(u64, Class, u32)> = Vec::with_capacity(table.len());

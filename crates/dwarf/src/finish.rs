@@ -202,12 +202,7 @@ impl<'a> Finish<'a> {
 
     /// Appends the bytes of a field.
     fn field(&self, patch: &Patch, number: u64, out: &mut Vec<u8>) -> Result<(), Error> {
-        let room = if patch.uleb {
-            uleb_len(number) <= usize::from(patch.size)
-        } else {
-            patch.size <= 8 && fits(number, patch.size)
-        };
-        if !room {
+        if !has_room(number, patch.uleb, usize::from(patch.size)) {
             let what = format!("{number:#x} does not fit a field of {} bytes", patch.size);
             return Err(self.error(self.unit.start + patch.at as usize, what));
         }
@@ -351,11 +346,7 @@ impl<'a> Finish<'a> {
         let mut out = Vec::with_capacity(entry.end - entry.start);
         self.copy(entry.start..entry.end, &mut out)?;
         let mut set = |a: &Attribute, value: u64| {
-            let room = if a.is_uleb() {
-                uleb_len(value) <= a.size
-            } else {
-                a.size <= 8 && fits(value, a.size as u8)
-            };
+            let room = has_room(value, a.is_uleb(), a.size);
             if room && a.size > 0 {
                 let mut bytes = Vec::new();
                 if a.is_uleb() {
@@ -415,4 +406,14 @@ pub(crate) fn demands<'p>(
         list.dedup();
     }
     out
+}
+
+/// Whether a number fits a field of `size` bytes. Other fields than numbers of variable length have at most 8: a
+/// block in the place of an address may have more.
+fn has_room(number: u64, uleb: bool, size: usize) -> bool {
+    if uleb {
+        uleb_len(number) <= size
+    } else {
+        size <= 8 && fits(number, size as u8)
+    }
 }

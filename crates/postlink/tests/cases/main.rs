@@ -127,10 +127,13 @@ fn main() -> ExitCode {
         let position = |fits: fn(Kind) -> bool| todo.iter().position(|t| fits(t.0));
         let whole = position(|kind| kind.target == Target::Host && !is_static(kind))
             .or_else(|| position(|kind| kind.target == Target::Host));
+        let elsewhere = position(|kind| kind.target != Target::Host && !is_static(kind))
+            .or_else(|| position(|kind| kind.target != Target::Host));
         for (before, (kind, build, skip)) in todo.into_iter().enumerate() {
             let until = until.filter(|_| before > 0);
             let turn = Turn {
                 whole: Some(before) == whole,
+                presets: [whole, elsewhere].contains(&Some(before)),
                 number: before,
                 few: is_static(kind),
             };

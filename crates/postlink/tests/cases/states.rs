@@ -2,13 +2,14 @@
 //! preset, laid out at random, without kept relocations, and checked again.
 //!
 //! Which states a build goes through, a [`Turn`] says. One build of each case for this machine, not a static one where
-//! there is a choice, goes through all; every further one through fewer, others for another name. So every case is in
-//! every state, and a run stays short. Nine tenths of a static program are the C library's code, the same in all of
-//! them: each takes ten times as long as the others, and of a single case its states show no more.
+//! there is a choice, goes through all, and one for the other machine through all presets; every further one through
+//! fewer, others for another name. So every case is in every state, and a run stays short. Nine tenths of a static
+//! program are the C library's code, the same in all of them: each takes ten times as long as the others, and of a
+//! single case its states show no more.
 //!
 //! | group | states | of one build | of others | of static ones |
 //! |---|---|---|---|---|
-//! | presets | safe without splitting, fast, size, max with every pass | all | all | two |
+//! | presets | safe without splitting, fast, size, max with every pass | all | two | two |
 //! | counting | [`MODES`] | all | one | one, or none |
 //! | without kept relocations | edges counted; then [`BARE`]; size needs relocations | all | edges and one | the same, or none |
 //! | random layout | a seed by case and kind | one | one | one, or none |
@@ -65,9 +66,11 @@ const CHEAPER_STAYS: &str = "without.split";
 pub struct Turn {
     /// All of them.
     pub whole: bool,
+    /// Of the presets all.
+    pub presets: bool,
     /// Which build of the case it is.
     pub number: usize,
-    /// Of presets two, and of the groups beside them one.
+    /// Of the groups beside the presets one.
     pub few: bool,
 }
 
@@ -107,7 +110,7 @@ impl Turn {
 
     /// Whether it is the turn of the preset of this number.
     fn takes_preset(self, case: &Case, number: usize) -> bool {
-        self.whole || !self.few || self.hash(case) % 2 == number % 2
+        self.presets || self.hash(case) % 2 == number % 2
     }
 }
 

@@ -272,7 +272,8 @@ impl<'a, 'd> Search<'a, 'd> {
         while let Some((mut k, mut open, mut low)) = work.pop() {
             while open != RegSet::EMPTY && steps < MOST {
                 steps += 1;
-                if (steps > 50 || self.is_leader[k]) && !seen.insert((k, open.0, low.0)) {
+                // Every loop passes a leader.
+                if self.is_leader[k] && !seen.insert((k, open.0, low.0)) {
                     break;
                 }
                 let insn = &insns[k];

@@ -251,7 +251,16 @@ pub fn fit<'d, 'p>(
     options: &OptimizeOptions,
     phases: &mut Phases,
 ) -> Result<Box<dyn Fitted<'d> + 'd>, Error> {
-    let source = profile.into();
+    fit_source(elf, profile.into(), options, phases)
+}
+
+/// Not generic, so that this crate compiles it and all that it calls, and not each crate that calls [`fit`] anew.
+fn fit_source<'d>(
+    elf: &'d Elf<'d>,
+    source: Source<'_>,
+    options: &OptimizeOptions,
+    phases: &mut Phases,
+) -> Result<Box<dyn Fitted<'d> + 'd>, Error> {
     with_isa!(check_input(elf)?, I => Ok(Box::new(FittedTo::<I>::new(elf, source, options, phases)?)))
 }
 

@@ -37,7 +37,7 @@ pub fn symbolic<'p>(
     elf: &Elf<'_>,
     profile: impl Into<Source<'p>>,
 ) -> Result<SymbolicProfile, Error> {
-    with_isa!(check_input(elf)?, I => symbolic_with::<I>(elf, profile.into()))
+    symbolic_by_source(elf, profile.into())
 }
 
 /// The same by block, with hashes. `binary` is the file's name for the header.
@@ -48,7 +48,17 @@ pub fn yaml<'p>(
     profile: impl Into<Source<'p>>,
     binary: &[u8],
 ) -> Result<BoltYaml, Error> {
-    with_isa!(check_input(elf)?, I => yaml_with::<I>(elf, profile.into(), binary))
+    yaml_by_source(elf, profile.into(), binary)
+}
+
+/// Not generic: compiled here once.
+fn symbolic_by_source(elf: &Elf<'_>, source: Source<'_>) -> Result<SymbolicProfile, Error> {
+    with_isa!(check_input(elf)?, I => symbolic_with::<I>(elf, source))
+}
+
+/// Not generic: compiled here once.
+fn yaml_by_source(elf: &Elf<'_>, source: Source<'_>, binary: &[u8]) -> Result<BoltYaml, Error> {
+    with_isa!(check_input(elf)?, I => yaml_with::<I>(elf, source, binary))
 }
 
 fn symbolic_with<I: Isa>(elf: &Elf<'_>, source: Source<'_>) -> Result<SymbolicProfile, Error> {

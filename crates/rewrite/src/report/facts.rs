@@ -192,7 +192,12 @@ pub fn facts<'p>(
     profile: impl Into<Source<'p>>,
     phases: &mut Phases,
 ) -> Result<Facts, Error> {
-    with_isa!(check_input(elf)?, I => facts_with::<I>(elf, profile.into(), phases))
+    facts_by_source(elf, profile.into(), phases)
+}
+
+/// Not generic: compiled here once.
+fn facts_by_source(elf: &Elf<'_>, source: Source<'_>, phases: &mut Phases) -> Result<Facts, Error> {
+    with_isa!(check_input(elf)?, I => facts_with::<I>(elf, source, phases))
 }
 
 fn facts_with<I: Isa>(

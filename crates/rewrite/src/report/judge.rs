@@ -95,7 +95,16 @@ pub fn judge<'p>(
     profile: impl Into<Source<'p>>,
     outputs: &[Elf<'_>],
 ) -> Result<Judgement, Error> {
-    with_isa!(check_input(elf)?, I => judge_with::<I>(elf, profile.into(), outputs))
+    judge_by_source(elf, profile.into(), outputs)
+}
+
+/// Not generic: compiled here once.
+fn judge_by_source(
+    elf: &Elf<'_>,
+    source: Source<'_>,
+    outputs: &[Elf<'_>],
+) -> Result<Judgement, Error> {
+    with_isa!(check_input(elf)?, I => judge_with::<I>(elf, source, outputs))
 }
 
 fn judge_with<I: Isa>(
