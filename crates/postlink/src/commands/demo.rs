@@ -1,7 +1,7 @@
 //! `postlink demo`: the whole job on a real program: postlink itself.
 //!
 //! Its workload is a program of the system of a megabyte, which it inspects and instruments in a fifth of a second. Many
-//! short runs in alternation show a difference of one percent in a quarter of a minute; a few long ones, on postlink's
+//! short runs in alternation show a difference of one percent in half a minute; a few long ones, on postlink's
 //! own file, take several times as long for an interval twice as wide, as what the machine does beside drifts.
 
 use std::fs;
@@ -32,7 +32,7 @@ Examples:
   postlink demo --runs 100 --keep /tmp/demo")]
 pub struct Demo {
     /// Pairs of runs that the comparison rests on
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(i64::from(FEWEST_PAIRS)..))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(i64::from(FEWEST_PAIRS)..))]
     pub runs: u32,
     /// Keep all files in this directory
     #[arg(long, value_name = "DIR")]

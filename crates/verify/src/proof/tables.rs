@@ -7,7 +7,8 @@
 //!
 //! Nothing in a file says where such a table begins, and the same bytes mean other targets for another start. A base
 //! is an address that some instruction forms, whose first word, added to the base, gives an address in code. Each
-//! base owns the entries up to the next base; a changed entry is judged by its nearest base alone.
+//! base owns the entries up to the next base, but none that reaches into it; a changed entry is judged by its nearest
+//! base alone.
 //!
 //! In programs with a fixed address, numbers that are loaded into registers may be addresses, and numbers of
 //! large programs fall into tables by accident. One that does is no base if an entry that changed would lead
@@ -297,7 +298,8 @@ impl Table {
                     found.entrances.push(id);
                 }
             } else {
-                if !explain_entry(cx, base, at, (from, to), found) {
+                // What reaches into the entries of the next base is no entry: a string in front of a table ends so.
+                if width > next - at || !explain_entry(cx, base, at, (from, to), found) {
                     return;
                 }
                 for word in (at..at + width).step_by(4) {

@@ -887,8 +887,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if self.cx.falls_back(old) {
             self.out.falls_back.push(p);
         }
-        match old.flow {
-            Flow::Stop | Flow::IndirectJump { .. } => Ok(None),
+        let next = match old.flow {
+            Flow::Stop | Flow::IndirectJump { .. } => None,
             _ if returns && self.ends_part(p, old_next) => {
                 let goes_on = if self.f.in_old(old_next) {
                     self.goes_on_alike(new_next, old_next)?
@@ -897,10 +897,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 };
                 self.out.assumed_no_return += u64::from(!goes_on);
                 // Both may be the last instruction, in front of the same function.
-                Ok((goes_on && self.f.in_new(new_next)).then_some((old_next, new_next)))
+                (goes_on && self.f.in_new(new_next)).then_some((old_next, new_next))
             }
-            _ => Ok(Some((old_next, new_next))),
+            _ => Some((old_next, new_next)),
+        };
+        if returns && !self.f.tables.is_empty() {
+            self.own.comes_back(q, next.is_some());
         }
+        Ok(next)
     }
 
     /// Whether the old instruction at `p`, after which is `next`, is the last of the function, or of a part

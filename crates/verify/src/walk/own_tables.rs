@@ -21,11 +21,11 @@
 //!
 //! Inserted code changes nothing that the program reads, as is shown elsewhere: it is passed over.
 //!
-//! Three things are assumed. Calls leave the registers alone that the procedure call standard says (A5), and some
-//! functions do not return ([`super::no_return`], A16): either is noted where the proof does not succeed without. Code
-//! that only such calls lead to is not looked at under A16. What is loaded, the sum, and flags that the addition or a
-//! guard changed, are not read behind the jump after the next call, return or other indirect jump (A6); up to there
-//! that is shown.
+//! Four things are assumed. A call at the end of the function does not return (A7). Calls leave the registers alone
+//! that the procedure call standard says (A5), and some other functions do not return ([`super::no_return`], A16):
+//! either is noted where the proof does not succeed without. Code that only such calls lead to is not looked at under
+//! A16. What is loaded, the sum, and flags that the addition or a guard changed, are not read behind the jump after the
+//! next call, return or other indirect jump (A6); up to there that is shown.
 
 use super::changes::Next;
 use super::no_return;
@@ -59,6 +59,8 @@ pub(super) struct OwnTables {
     pub inserted: FxHashMap<OutputAddr, OutputAddr>,
     /// Where control comes from where nothing is known.
     pub entered: Vec<OutputAddr>,
+    /// Calls and system calls that the lock step came to, and whether it went on behind them.
+    returns: FxHashMap<OutputAddr, bool>,
     /// Calls that were looked at, and whether they are of functions that do not return.
     calls: RefCell<FxHashMap<OutputAddr, bool>>,
 }
@@ -81,6 +83,19 @@ struct Shown {
     judged: FxHashSet<usize>,
     /// Something foreign is left where it is not looked any further (A6).
     left: bool,
+}
+
+impl OwnTables {
+    /// The lock step is at a call or system call, and goes on behind it or not.
+    pub(super) fn comes_back(&mut self, call: OutputAddr, goes_on: bool) {
+        *self.returns.entry(call).or_insert(false) |= goes_on;
+    }
+
+    /// Whether a call or system call ends a path, at the end of its function (A7): what is behind it in new code is
+    /// another block.
+    fn ends_path(&self, call: OutputAddr) -> bool {
+        self.returns.get(&call) == Some(&false)
+    }
 }
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
@@ -484,7 +499,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 Flow::Call(_) | Flow::IndirectCall => {
                     self.leave(&values, shown.as_deref_mut())?;
-                    if assumed.no_return && self.calls_no_return(at) {
+                    let ends = self.own.ends_path(at);
+                    if ends || assumed.no_return && self.calls_no_return(at) {
                         return Ok(());
                     }
                     values.lose(if assumed.kept {
@@ -496,6 +512,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     values.foreign &= A::KEPT_BY_CALLS;
                     values.foreign_flags = 0;
                 }
+                Flow::Trap if self.own.ends_path(at) => return self.leave(&values, shown),
                 Flow::Trap => {
                     values.lose(u32::MAX);
                     values.lose_flags();
