@@ -142,6 +142,7 @@ const BYTE: &str = r#"
 __asm__(".text\n.skip 512,0xcc\n");
 __attribute__((noinline, noipa)) int other(int x) { return x * 5 + (x >> 3); }
 int typed(const unsigned char *op, int x);
+int through(const unsigned char *op, int x);
 int again(const unsigned char *op, int x);
 int bits(const unsigned char *op, int x);
 signed char part(const unsigned char *op, int x);
@@ -168,9 +169,19 @@ __asm__(".globl bits\n.type bits,@function\nbits:\n.cfi_startproc\n"
   ".Lc0: lea 1(%rsi),%eax\nret\n.Lc1: lea 8(%rsi),%rax\ntzcnt %rax,%rcx\nshr %cl,%eax\nret\n"
   ".Lc2: lea -7(%rsi),%eax\nret\n.cfi_endproc\n.size bits,.-bits\n.section .rodata\n.p2align 2\n"
   ".Lbits: .long .Lc0-.Lbits, .Lc1-.Lbits, .Lc2-.Lbits\n.zero 1012\n.text\n");
+/* What looks like a fourth entry leads to another table, and one of that to what reads rcx. */
+__asm__(".globl through\n.type through,@function\nthrough:\n.cfi_startproc\n"
+  "mov %esi,%ecx\ntest %esi,%esi\njs .Lfar\n"
+  "movzbl (%rdi),%eax\nlea .Lnear(%rip),%rdx\nmovslq (%rdx,%rax,4),%rcx\nadd %rdx,%rcx\njmp *%rcx\n"
+  ".Ln0: lea 1(%rsi),%eax\nret\n.Ln1: lea 8(%rsi),%eax\nret\n.Ln2: lea -7(%rsi),%eax\nret\n"
+  ".Lfar: mov %esi,%eax\nand $1,%eax\nlea .Lread(%rip),%r8\nmovslq (%r8,%rax,4),%rdi\nadd %r8,%rdi\njmp *%rdi\n"
+  ".Lr0: lea 5(%rcx,%rsi),%eax\nret\n.Lr1: lea 3(%rcx),%eax\nret\n"
+  ".cfi_endproc\n.size through,.-through\n.section .rodata\n.p2align 2\n"
+  ".Lnear: .long .Ln0-.Lnear, .Ln1-.Lnear, .Ln2-.Lnear, .Lfar-.Lnear\n.zero 1008\n"
+  ".Lread: .long .Lr0-.Lread, .Lr1-.Lread\n.text\n");
 __attribute__((noinline, noipa)) int drive(int n) {
   int a = 0;
-  for (int i = 0; i < n; i++) { unsigned char op = i % 3; a += typed(&op, i) ^ other(i) + again(&op, i) - bits(&op, i) + 2 * part(&op, i); }
+  for (int i = 0; i < n; i++) { unsigned char op = i % 3; a += typed(&op, i) ^ other(i) + again(&op, i) - bits(&op, i) + 2 * part(&op, i) - through(&op, i % 2 ? i : -i); }
   printf("%d\n", a);
   return 0;
 }

@@ -138,6 +138,8 @@ struct Search<'a, 'd> {
     entered: Vec<usize>,
     /// By number: a call that does not return.
     is_end: Vec<bool>,
+    /// By number of a jump through a table that was found: where it leads.
+    edges: FxHashMap<usize, Vec<usize>>,
 }
 
 /// What data flow says of a load.
@@ -193,6 +195,7 @@ impl<'a, 'd> Search<'a, 'd> {
                 .iter()
                 .filter_map(|a| index.get(a).copied())
                 .collect(),
+            edges: FxHashMap::default(),
             index,
             is_leader,
             code,
@@ -215,6 +218,7 @@ impl<'a, 'd> Search<'a, 'd> {
             edges.insert(self.index[&table.jump], to);
         }
         let facts = self.flow::<I>(&edges);
+        self.edges = edges;
         let mut users: FxHashMap<u32, u32> = FxHashMap::default();
         let jumps = || facts.jumps.iter().filter_map(|(k, j)| Some((*k, (*j)?)));
         for (_, (load, _)) in jumps() {
@@ -288,6 +292,8 @@ impl<'a, 'd> Search<'a, 'd> {
                         if to.is_some_and(|to| RegSet(1 << to).meets(open)) {
                             return true;
                         }
+                        let to = self.edges.get(&k).into_iter().flatten();
+                        work.extend(to.map(|to| (*to, open, low)));
                         break;
                     }
                     // Calls do not look at what they keep.
