@@ -212,8 +212,8 @@ fn what_follows_a_table_whose_index_is_a_byte_is_left_to_the_old_table() {
     assert_eq!(bounds(&certificate, "typed"), ["guarded"]);
 }
 
-/// The checker refused this function, where the counters of the edge to `.Lback` are behind the last call: data flow went
-/// on from it to them, and the table's address was lost. That such a call does not return is assumed (A7).
+/// The checker refused this function, where the counters of the edge to `.Lback` are behind the last call: data flow
+/// went on from it to them, and the table's address was lost. That such a call does not return is assumed (A7).
 #[test]
 fn a_call_at_the_end_of_a_function_ends_a_path() {
     if !is_installed("gcc") {
