@@ -554,6 +554,10 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// Registers that calls leave alone, so that landing pads of exceptions may read them.
     const KEPT_BY_CALLS: RegSet;
 
+    /// Registers that linkers' stubs may use between a call and its callee, so that recorders and comparisons of
+    /// promoted calls use them.
+    const STUB_SCRATCH: RegSet;
+
     /// What a counter would like to find dead: as long as that is undecided, looking further is worth it.
     const SOUGHT: RegSet;
 
@@ -570,6 +574,9 @@ pub trait Decode: Copy + Send + Sync + 'static {
 
     /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
     fn effects(bytes: &[u8], insn: &Insn) -> Effects;
+
+    /// The general registers that an indirect call or jump itself needs to know where it goes.
+    fn operand_registers(bytes: &[u8], insn: &Insn) -> RegSet;
 
     /// Whether an instruction reads and writes memory; `bytes` begin with it. The stack slots that calls and
     /// returns use by themselves do not count, as in LLVM's descriptions of instructions; those of pushes and

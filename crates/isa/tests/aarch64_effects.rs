@@ -204,3 +204,18 @@ fn loads_and_stores_are_told_from_each_other() {
         assert_eq!((memory.loads, memory.stores), (loads, stores), "{word:08x}");
     }
 }
+
+#[test]
+fn an_indirect_branch_needs_its_register() {
+    let needs = |word: u32| {
+        let bytes = word.to_le_bytes();
+        let insn = AArch64::decode(&bytes, 0x1000).expect("it decodes");
+        AArch64::operand_registers(&bytes, &insn).0
+    };
+    let stubs = |word| needs(word) & AArch64::STUB_SCRATCH.0;
+    assert_eq!(stubs(0xd63f_0100), 0); // blr x8
+    assert_eq!(needs(0xd63f_0100) & 1 << 8, 1 << 8);
+    assert_eq!(stubs(0xd61f_0200), 1 << 16); // br x16
+    assert_eq!(stubs(0xd73f_0911), 1 << 17); // blraa x8, x17
+    assert_eq!(needs(0x9400_0001), 0); // bl
+}

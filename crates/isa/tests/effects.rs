@@ -343,3 +343,19 @@ fn loads_and_stores_are_told_as_llvm_describes_instructions() {
         );
     }
 }
+
+#[test]
+fn an_indirect_branch_needs_the_registers_of_its_operand() {
+    let needs = |text: &str| {
+        let bytes = hex(text);
+        let insn = X86_64::decode(&bytes, 0x1000).expect("it decodes");
+        // Not the stack pointer, which a call moves.
+        X86_64::operand_registers(&bytes, &insn).0 & 0xffef
+    };
+    assert_eq!(needs("ff d0"), 1); // call *%rax
+    assert_eq!(needs("41 ff d3"), 1 << 11); // call *%r11
+    assert_eq!(needs("41 ff 54 c3 08"), 1 << 11 | 1); // call *8(%r11,%rax,8)
+    assert_eq!(needs("41 ff e3"), 1 << 11); // jmp *%r11
+    assert_eq!(needs("ff 25 00 00 00 00"), 0); // jmp *0(%rip)
+    assert_eq!(needs("e8 00 00 00 00"), 0); // a direct call
+}

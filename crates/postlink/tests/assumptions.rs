@@ -355,11 +355,12 @@ fn a_constant_is_made_writable_and_written() {
     .succeeds();
 }
 
+/// The value is written in front of a branch: right in front of the call it would be seen (`stub_registers.rs`).
 const A11: &str = r#"
 #include <stdio.h>
 long by_r11(long); long pass(long (*)(long), long);
 __asm__(".text\n.p2align 4\n.globl by_r11\n.type by_r11,@function\nby_r11:\n.cfi_startproc\n lea (%rdi,%r11),%rax\n ret\n.cfi_endproc\n.size by_r11,.-by_r11\n"
- ".p2align 4\n.globl pass\n.type pass,@function\npass:\n.cfi_startproc\n sub $8,%rsp\n.cfi_def_cfa_offset 16\n mov %rdi,%rax\n mov %rsi,%rdi\n mov $42,%r11d\n call *%rax\n add $1,%rax\n add $8,%rsp\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size pass,.-pass\n");
+ ".p2align 4\n.globl pass\n.type pass,@function\npass:\n.cfi_startproc\n sub $8,%rsp\n.cfi_def_cfa_offset 16\n mov %rdi,%rax\n mov %rsi,%rdi\n mov $42,%r11d\n test %edi,%edi\n js 1f\n1: call *%rax\n add $1,%rax\n add $8,%rsp\n.cfi_def_cfa_offset 8\n ret\n.cfi_endproc\n.size pass,.-pass\n");
 long (*volatile what)(long) = by_r11;
 int main(void) { long s = 0; for (int i = 0; i < 1000; i++) s += pass(what, i); printf("%ld\n", s); return 0; }
 "#;

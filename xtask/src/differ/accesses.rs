@@ -94,6 +94,13 @@ impl<A: Read, B: Read> Comparison<A, B> {
         function.is_some_and(|(start, _)| link - start < LONG)
     }
 
+    /// Whether code is of a function of C's library that looks for the end of a string.
+    fn is_of_strings(&self, pc: u64) -> bool {
+        let link = pc.wrapping_sub(self.old.base.unwrap_or(0));
+        let image = &self.values.module.old;
+        image.is_covered(link) && image.name(link).trim_start_matches('_').starts_with("str")
+    }
+
     /// Whether a stored value depends on what other threads do: on how often they have changed a counter, or on what
     /// memory they have asked for.
     fn is_of_threads(&self, old: &Access, new: u64) -> bool {
@@ -107,7 +114,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
         };
         self.outcome.threads
             && !old.load
-            && (is_counter() || is_allocated(old.value, false) && is_allocated(new, true))
+            && (is_counter()
+                || self.of_threads.contains(&(old.value, new))
+                || is_allocated(old.value, false) && is_allocated(new, true))
     }
 
     /// Whether a function stores at its beginning, to have the stack pointer aligned, what a scratch register held
@@ -134,7 +143,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
     pub(super) fn settle(&mut self, event: Option<&Event>) {
         // Parts of words that have been loaded.
         let mut parts: HashSet<(u64, u64, u8)> = HashSet::new();
-        for Waiting { old, new, left } in std::mem::take(&mut self.waiting) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let Waiting { old, new, left, .. } = waiting;
             let part = (old.value, new.value, new.size);
             let is_part = old.load && self.is_part(&old, &new);
             if is_part {
@@ -159,15 +169,15 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if old.load && self.outcome.threads && !is_scribbled {
                 continue;
             }
-            if !is_known && (is_scribbled || self.garbage.contains(&(old.value, new.value))) {
-                self.garbage.insert((old.value, new.value));
-                class = Class::Uninitialised;
-            }
-            if class == Class::Unknown && left {
+            let is_garbage = is_scribbled || self.garbage.contains(&(old.value, new.value));
+            if !is_known && is_garbage || class == Class::Unknown && left {
                 self.garbage.insert((old.value, new.value));
                 // Who writes a part of a register that it is in leaves the rest.
                 self.values.left(old.value, new.value);
                 class = Class::Uninitialised;
+            }
+            if class == Class::Unknown && waiting.behind_string && self.is_of_strings(old.pc) {
+                class = Class::BehindString;
             }
             // A function with variable arguments stores all registers that could hold some.
             if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
@@ -206,7 +216,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
         }
         self.by_stub.clear();
         let sp = event.map_or(self.sp, |event| event.registers[self.machine.sp()]);
-        let highest = self.sp.max(sp);
+        // A function may have given up its frame in between, and gone on to another by a direct jump.
+        let between = std::mem::take(&mut self.new.highest);
+        let highest = match self.sp.max(sp) {
+            known if between.saturating_sub(known) < STACK => known.max(between),
+            known => known,
+        };
         for write in std::mem::take(&mut self.extra) {
             self.scribbled.add(write.address, write.size);
             let is_stack = matches!(

@@ -45,6 +45,35 @@ pub(super) struct Waiting {
     pub(super) new: Access,
     /// A load of what code outside has left on the stack.
     pub(super) left: bool,
+    /// A part of one load, of which an earlier part has a byte of zero in both runs.
+    pub(super) behind_string: bool,
+}
+
+/// A load of more than eight bytes, which comes in parts: by which instruction, where the next part would be, and
+/// whether both runs had a byte of zero in those before and the same up to there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
+    pc: u64,
+    next: u64,
+    ended: bool,
+}
+
+impl Parts {
+    /// Takes the next part, or another load. Whether its bytes that differ are behind a byte of zero.
+    fn take(&mut self, old: &Access, new: &Access) -> bool {
+        let goes_on = (self.pc, self.next) == (old.pc, old.address);
+        let ended = goes_on && self.ended;
+        let byte = |value: u64, i: u32| (value >> (8 * i)) as u8;
+        let zero = (0..u32::from(old.size.min(8))).find(|i| byte(old.value, *i) == 0);
+        let same = |to: u32| (0..=to).all(|i| byte(old.value, i) == byte(new.value, i));
+        let ends = zero.is_some_and(same);
+        *self = Parts {
+            pc: old.pc,
+            next: old.address.wrapping_add(u64::from(old.size)),
+            ended: ended || ends,
+        };
+        ended || ends
+    }
 }
 
 /// System calls of one run.
@@ -75,10 +104,14 @@ pub struct Comparison<A, B> {
     pub(super) outside: Outside,
     /// Words of the second run that hold a pair that is explained.
     pub(super) held: HashMap<u64, (u64, u64)>,
+    /// The load that is read.
+    parts: Parts,
     /// Pairs of values that were there.
     pub(super) garbage: HashSet<(u64, u64)>,
     /// What of that functions have stored to have the stack pointer aligned: address in the second run, and the pair.
     pub(super) pushed: HashSet<(u64, u64, u64)>,
+    /// Numbers that depend on other threads, as registers have shown.
+    pub(super) of_threads: HashSet<(u64, u64)>,
     /// The pair that differs in each register, judged already.
     pub(super) shown: [Option<(u64, u64)>; 32],
     /// The stack pointer of the second run at the last event.
@@ -127,8 +160,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
             scribbled: Scribbled::default(),
             outside: Outside::default(),
             held: HashMap::new(),
+            parts: Parts::default(),
             garbage: HashSet::new(),
             pushed: HashSet::new(),
+            of_threads: HashSet::new(),
             shown: [None; 32],
             sp: 0,
             call: None,
@@ -150,6 +185,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
         }
         self.settle(None);
+        self.outcome.forget_parting();
         Ok(self.outcome)
     }
 
@@ -350,6 +386,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                         || format!("load by {}", self.values.describe(from.pc, false)),
                     );
                 }
+                let behind_string = from.load && self.parts.take(&from, &to);
                 if from.value != to.value {
                     let left = from.load
                         && self.is_stack(to.address)
@@ -358,6 +395,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                         old: from,
                         new: to,
                         left,
+                        behind_string,
                     });
                     if self.waiting.len() > WAITING {
                         self.settle(None);
@@ -529,6 +567,11 @@ impl<A: Read, B: Read> Comparison<A, B> {
             && let Some((a, b)) = self.values.link(from.end, to.end)
             && !self.values.module.learn(a, b, Meaning::Return)
         {
+            // One of them has gone another way, to another call of the same function.
+            if self.outcome.threads {
+                self.part("calls are made from different places");
+                return false;
+            }
             self.outcome.find(
                 &self.values,
                 Class::Contradiction,
@@ -569,6 +612,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
         }
         self.outcome.events += 1;
         self.registers(from, to, from_inside && !from.unwound);
+        self.outcome.agree();
         if self.recent.len() >= 6 {
             self.recent.pop_front();
         }
@@ -657,6 +701,19 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     class
                 };
             }
+            // `_Unwind_FindEnclosingFunction` comes back with where the unwind entry begins that holds an address, and
+            // where that ends in another register.
+            let looked_up = from.kind == Kind::Return && !from_inside && self.machine.is_result(i);
+            if matches!(class, Class::Unknown | Class::Inside)
+                && looked_up
+                && self
+                    .values
+                    .link(a, b)
+                    .is_some_and(|(o, n)| self.values.module.are_bounds(o, n))
+            {
+                self.values.bounds.insert((a, b));
+                class = Class::Bounds;
+            }
             if matches!(class, Class::Unknown | Class::Inside) && self.values.is_compared(a, b) {
                 class = Class::Compared;
             }
@@ -666,6 +723,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 && !self.values.is_of_module(a, false)
                 && !self.values.is_of_module(b, true)
             {
+                self.of_threads.insert((a, b));
                 class = Class::Threads;
             }
             // Who has gone through the headers comes with the type of the last one in a register.

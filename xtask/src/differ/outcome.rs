@@ -42,20 +42,46 @@ pub struct Outcome {
     pub wanted: usize,
     /// A difference that is not explained was found while there was one thread.
     pub bad_alone: bool,
+    /// Those that are not explained since the last event that both runs had.
+    pub since_event: Vec<Class>,
 }
 
 impl Outcome {
     /// Whether every difference is one that is meant to be.
     pub fn is_good(&self) -> bool {
-        self.events > 0
-            && self.parted.is_none()
-            && self.classes.keys().all(|class| class.is_explained())
+        self.events > 0 && self.parted.is_none() && self.is_explained()
     }
 
-    /// Whether the runs part as the order of threads decides what they do, and nothing but that was found before
-    /// there were others.
+    /// Whether all values that differ are meant to.
+    pub fn is_explained(&self) -> bool {
+        self.classes.keys().all(|class| class.is_explained())
+    }
+
+    /// Whether the runs part as the order of threads decides what they do, and every difference before is explained.
     pub fn parts_by_threads(&self) -> bool {
-        self.threads && self.parted.is_some() && !self.bad_alone
+        self.threads && self.parted.is_some() && !self.bad_alone && self.is_explained()
+    }
+
+    /// Both runs had an event, and its registers are judged.
+    pub fn agree(&mut self) {
+        self.since_event.clear();
+    }
+
+    /// At the end: where a program with threads parts, each run has done its own since the last event that both had.
+    /// What was found there is no difference between two things that are the same.
+    pub fn forget_parting(&mut self) {
+        if !self.threads || self.parted.is_none() {
+            return;
+        }
+        for class in std::mem::take(&mut self.since_event) {
+            if let Some(found) = self.classes.get_mut(&class) {
+                found.count -= 1;
+                found.examples.truncate(found.count as usize);
+                if found.count == 0 {
+                    self.classes.remove(&class);
+                }
+            }
+        }
     }
 
     /// Counts a pair of values; `place` says where it was, if it becomes an example.
@@ -66,7 +92,10 @@ impl Outcome {
         pair: (u64, u64),
         place: impl FnOnce() -> String,
     ) {
-        self.bad_alone |= !class.is_explained() && !self.threads;
+        if !class.is_explained() {
+            self.bad_alone |= !self.threads;
+            self.since_event.push(class);
+        }
         let wanted = self.wanted;
         let found = self.classes.entry(class).or_default();
         found.count += 1;

@@ -644,6 +644,21 @@ impl Module {
         at(old, new) || at(old.wrapping_sub(1), new.wrapping_sub(1))
     }
 
+    /// Whether both are the first address of a range of one moved function, or the address behind one.
+    pub fn are_bounds(&self, old: u64, new: u64) -> bool {
+        let bound = |ranges: &[(u64, u64, usize)], address: u64, end: bool| {
+            let inside = address.wrapping_sub(u64::from(end));
+            let after = ranges.partition_point(|r| r.0 <= inside);
+            let range = ranges.get(after.checked_sub(1)?)?;
+            let is_bound = address == if end { range.1 } else { range.0 };
+            is_bound.then_some(range.2)
+        };
+        [false, true].into_iter().any(|end| {
+            let of_old = bound(&self.old_ranges, old, end);
+            of_old.is_some() && of_old == bound(&self.new_ranges, new, end)
+        })
+    }
+
     /// Takes note of what both runs have shown to be the same place. `false` if that contradicts what is known.
     pub fn learn(&mut self, old: u64, new: u64, meaning: Meaning) -> bool {
         if old == new {
@@ -789,6 +804,18 @@ pub(super) mod tests {
         assert!(!module.learn(0x1110, 0x3040, Meaning::Return));
         // The address after a last call is in nothing.
         assert!(module.learn(0x1100, 0x3080, Meaning::Return));
+    }
+
+    #[test]
+    fn bounds_of_a_function_are_where_its_ranges_begin_and_end() {
+        let module = module(false);
+        // The hot part and the cold one.
+        assert!(module.are_bounds(0x1000, 0x3000) && module.are_bounds(0x1000, 0x3100));
+        assert!(module.are_bounds(0x1100, 0x3080) && module.are_bounds(0x1100, 0x3180));
+        // Not a beginning for an end, not inside, not another function.
+        assert!(!module.are_bounds(0x1000, 0x3080) && !module.are_bounds(0x1100, 0x3000));
+        assert!(!module.are_bounds(0x1004, 0x3000) && !module.are_bounds(0x1000, 0x3104));
+        assert!(!module.are_bounds(0x1200, 0x3080));
     }
 
     /// A landing pad that only jumps to another label is that label in the output.

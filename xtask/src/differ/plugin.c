@@ -18,6 +18,7 @@
  *   9 load     bytes, 1 to 8 (*)   as of a write
  *  10 stack    0                   stack pointer, where control comes to an inserted part by no event: by a direct jump, or by a signal within the module
  *  11 left     0                   lowest stack pointer in a skipped part, and that at its first instruction
+ *  12 highest  0                   in front of an event: the highest stack pointer of the module since the last one, if it is above those of both
  *
  * (*) and 256 if it is of a vector register, on AArch64; 512 if it is by an indirect call or jump, of its target; 1024 if it is by an atomic instruction.
  *
@@ -93,7 +94,7 @@ enum { READS_REGISTERS = 1, LOADS = 1, WRITES = 2 };
 #define EXPORT __attribute__((visibility("default")))
 EXPORT int qemu_plugin_version = 1;
 
-enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD, STACK, LEFT };
+enum { START = 1, MODULE, EVENT, WRITE, SYSTEM, RESULT, THREAD, END, LOAD, STACK, LEFT, HIGHEST };
 enum { PLAIN, CALL, RETURN, JUMP, OTHER };
 
 struct block {
@@ -134,6 +135,8 @@ static unsigned own_count;
 static uint64_t own_length;
 /* In a skipped part, or what that calls: the stack pointer when control came there, and the lowest one since. */
 static uint64_t entered, lowest;
+/* The highest stack pointer since the last event, and that of the event: a function gives up its frame and goes on to another by a direct jump. */
+static uint64_t highest, of_event;
 static int out = -1;
 
 /* Records wait in a file that is mapped: when the process is killed, the reader finds there what was not written to the pipe. */
@@ -312,6 +315,7 @@ __attribute__((used)) static void execute(unsigned cpu, struct block *now, const
   if (!old)
     start(registers);
   else if (is_quiet(now, sp) || (!now->inside && !old->inside)) return;
+  if (sp > highest) highest = sp;
   int kind = OTHER;
   if (old && old->kind != PLAIN) {
     kind = old->kind;
@@ -328,6 +332,8 @@ __attribute__((used)) static void execute(unsigned cpu, struct block *now, const
   }
   if (!now->inside && (!old || !old->inside)) return;
   if (now->skipped && !entered && kind != RETURN) entered = lowest = sp;
+  if (highest > sp && highest > of_event) record(HIGHEST, 0, 1)[0] = highest;
+  highest = of_event = sp;
   int words = is_aarch64 ? 32 : 16;
   uint64_t *to = record(EVENT, kind, 3 + words);
   to[0] = old ? old->last : 0, to[1] = old ? old->end : 0, to[2] = now->start;

@@ -112,6 +112,8 @@ pub enum Record {
     Stack(u64),
     /// Parts that are not looked into used the stack from the first address to the second.
     Left(u64, u64),
+    /// The highest stack pointer since the last event, if it is above that of this event and the one that follows.
+    Highest(u64),
     /// A second thread began.
     Thread,
     /// The process ended in an orderly way.
@@ -229,6 +231,7 @@ impl<R: Read> Records<R> {
             (8, 0) => Record::End,
             (10, 1) => Record::Stack(words(0)),
             (11, 2) => Record::Left(words(0), words(1)),
+            (12, 1) => Record::Highest(words(0)),
             (kind, count) => bail!("the plugin wrote a record of kind {kind} with {count} words"),
         }))
     }

@@ -129,6 +129,8 @@ pub struct Side<R> {
     pub heap_end: Option<u64>,
     /// Stack that parts which are not looked into have used, and nobody any more: from an address to another.
     pub garbage: Vec<(u64, u64)>,
+    /// The highest stack pointer since the last event, where it was above that of both.
+    pub highest: u64,
 }
 
 impl<R: Read> Side<R> {
@@ -156,6 +158,7 @@ impl<R: Read> Side<R> {
             linking: None,
             heap_end: None,
             garbage: Vec::new(),
+            highest: 0,
         }
     }
 
@@ -404,6 +407,7 @@ impl<R: Read> Side<R> {
                     }
                 }
                 Record::Stack(sp) => self.sp = sp,
+                Record::Highest(sp) => self.highest = self.highest.max(sp),
                 Record::Thread => {
                     self.threads = true;
                     return Ok(Item::Thread);

@@ -293,6 +293,77 @@ fn a_counter_of_threads_depends_on_the_others() {
     assert!(!counts(ATOMIC, false) && !counts(0, true));
 }
 
+/// Where threads part, the two runs do different things already, and their last stores are none of each other.
+#[test]
+fn what_each_run_stores_where_threads_part_is_not_compared() {
+    let parts = |threads: bool, before: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 5), (&mut new, before)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .store(0x1104, BASE + 0x2010, value)
+                .event(CALL, 0x1108, 0x1100, 0);
+        }
+        old.event(CALL, 0x1110, 0x1000, 0);
+        new.store(0x110c, BASE + 0x2018, 7)
+            .event(CALL, 0x1114, 0x1100, 0);
+        compare(&old, &new, true)
+    };
+    let parted = parts(true, 5);
+    assert!(parted.parts_by_threads(), "{parted:?}");
+    // What was stored by both before counts, and so does everything if there is one thread.
+    assert!(!parts(true, 6).parts_by_threads());
+    let alone = parts(false, 5);
+    assert!(alone.classes.contains_key(&Class::Intruder), "{alone:?}");
+    assert!(!alone.parts_by_threads() && !alone.is_good());
+}
+
+/// One finds the other still running and waits for it, by another call of the same function.
+#[test]
+fn threads_part_where_the_same_function_is_called_from_another_place() {
+    let calls = |threads: bool| {
+        let (mut old, mut new) = begun();
+        for (stream, at, last) in [(&mut old, 0x1108, 0x1120), (&mut new, 0x1108, 0x1140)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .event(CALL, at, 0x1100, 0)
+                .event(CALL, last, 0x1100, 0);
+        }
+        // The same place of the output is after another call then.
+        old.event(CALL, 0x1140, 0x1100, 0);
+        new.event(CALL, 0x1140, 0x1100, 0);
+        compare(&old, &new, false)
+    };
+    let parted = calls(true);
+    assert!(parted.parts_by_threads(), "{parted:?}");
+    let alone = calls(false);
+    assert!(alone.classes.contains_key(&Class::Contradiction) && !alone.parts_by_threads());
+}
+
+/// A system call says that another thread was faster; a function stores the register with that.
+#[test]
+fn a_number_of_threads_is_stored() {
+    let stores = |threads: bool, stored: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, number, stored) in [(&mut old, 0, 0), (&mut new, 0xb, stored)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .event(CALL, 0x1108, 0x1100, number)
+                .store(0x1110, STACK - 0x40, stored)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(stores(true, 0xb));
+    assert!(!stores(false, 0xb) && !stores(true, 0xc));
+}
+
 /// In what order threads ask for memory is their own affair.
 #[test]
 fn memory_of_threads_may_be_elsewhere() {
@@ -422,6 +493,127 @@ fn what_code_outside_left_on_the_stack_is_loaded() {
     assert_eq!(outcome.classes[&Class::Uninitialised].count, 1);
     assert!(!loads(true, [6, 7]).is_good());
     assert!(loads(true, [6, 6]).is_good());
+}
+
+/// What `_Unwind_FindEnclosingFunction` says of an address in the cold part; Rust's `Backtrace` keeps it.
+#[test]
+fn code_outside_says_where_a_part_of_a_function_begins() {
+    const COLD: u64 = BASE + 0x3100;
+    let says = |returns: bool, new: u64| {
+        let (mut old_run, mut new_run) = begun();
+        for (stream, value) in [(&mut old_run, BASE + 0x1000), (&mut new_run, new)] {
+            stream.event(CALL, 0x1108, 0x9000_0000, 0);
+            let mut words = vec![0x9000_0010, 0x9000_0011, BASE + 0x110d];
+            let mut registers = [0; 16];
+            registers[4] = STACK;
+            registers[0] = if returns { value } else { 0 };
+            words.extend(registers);
+            stream
+                .record(3, RETURN, &words)
+                .store(0x1110, STACK - 0x40, value)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old_run, &new_run, false)
+    };
+    let outcome = says(true, COLD);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Bounds].count, 2);
+    // Nobody has said so; it begins elsewhere.
+    assert!(!says(false, COLD).is_good());
+    assert!(!says(true, COLD + 4).is_good());
+}
+
+/// `cfree` gives up its frame and jumps to `free`, in front of which a counter saves a register.
+#[test]
+fn inserted_code_saves_a_register_below_a_frame_that_was_given_up() {
+    let saves = |highest: Option<u64>, place: u64| {
+        let (mut old, mut new) = begun();
+        for stream in [&mut old, &mut new] {
+            stream.event(CALL, 0x1108, 0x1100, 0);
+        }
+        new.store(0x3004, place, 0x77);
+        if let Some(sp) = highest {
+            new.record(12, 0, &[sp]);
+        }
+        for stream in [&mut old, &mut new] {
+            stream.event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, true)
+    };
+    let (place, above) = (STACK + 0x20, Some(STACK + 0x30));
+    let outcome = saves(above, place);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::BelowStack].count, 1);
+    // The frame was there; above what was given up; another stack.
+    assert!(!saves(None, place).is_good());
+    assert!(!saves(above, STACK + 0x30).is_good());
+    assert!(!saves(Some(STACK + 0x10_0000), place).is_good());
+}
+
+/// An `Option` without a value is copied whole, and the lowest byte of the register is written then.
+#[test]
+fn a_byte_of_what_inserted_code_left_on_the_stack_is_overwritten_in_a_register() {
+    const RBX: usize = 3;
+    let place = STACK - 0x40;
+    let calls = |register: usize, values: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        new.store(0x3004, place, 0x6600);
+        for (stream, from, loaded) in [
+            (&mut old, 0x1008, 0x7711_2233_44aa),
+            (&mut new, 0x3008, 0x6611_2233_44aa),
+        ] {
+            stream
+                .event(CALL, from, 0x1100, 0)
+                .load(0x1108, place, loaded);
+        }
+        for (stream, value) in [(&mut old, values[0]), (&mut new, values[1])] {
+            let mut words = vec![BASE + 0x1110, BASE + 0x1115, BASE + 0x1100];
+            let mut registers = [0; 16];
+            (registers[4], registers[register]) = (STACK, value);
+            words.extend(registers);
+            stream.record(3, CALL, &words);
+        }
+        compare(&old, &new, true)
+    };
+    let outcome = calls(0, [0x7711_2233_4400, 0x6611_2233_4400]);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::LeftOutside].count, 1);
+    // Other bytes differ; a register that calls keep.
+    assert!(!calls(0, [0x7711_2233_4400, 0x6511_2233_4400]).is_good());
+    assert!(!calls(0, [5, 6]).is_good());
+    assert!(!calls(RBX, [0x7711_2233_4400, 0x6611_2233_4400]).is_good());
+}
+
+/// `strlen` loads 32 bytes at a time. Behind a string on the heap is what the allocator keeps there.
+#[test]
+fn what_is_behind_a_string_is_loaded_with_its_end() {
+    let at = BASE + 0x2020;
+    let loads = |name: &str, first: [u64; 2], pc: u64, second: u64| {
+        let mut module = module(false);
+        module.old.functions[1].2 = name.to_owned();
+        let (mut old, mut new) = begun();
+        for (stream, i, last) in [(&mut old, 0, 5), (&mut new, 1, 6)] {
+            stream
+                .load(0x1108, at, first[i])
+                .load(pc, second, last)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    // "abc", with a zero and what is behind it.
+    let ends = 0x4433_2211_0063_6261;
+    let outcome = loads("__strlen_avx2", [ends; 2], 0x1108, at + 8);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::BehindString].count, 1);
+    let behind = loads("__strlen_avx2", [ends, ends ^ 1 << 48], 0x1108, at + 8);
+    assert!(behind.is_good(), "{behind:?}");
+    // Another function; no end, or not after the same; another instruction; another place.
+    assert!(!loads("copy", [ends; 2], 0x1108, at + 8).is_good());
+    let no_end = ends | 0x55 << 24;
+    assert!(!loads("__strlen_avx2", [no_end; 2], 0x1108, at + 8).is_good());
+    assert!(!loads("__strlen_avx2", [ends, ends ^ 1], 0x1108, at + 8).is_good());
+    assert!(!loads("__strlen_avx2", [ends; 2], 0x110c, at + 8).is_good());
+    assert!(!loads("__strlen_avx2", [ends; 2], 0x1108, at + 16).is_good());
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub enum Class {
     Label,
     /// A pointer to a function after an exclusive-or, in a register: compared with a number for equality.
     Compared,
+    /// Where a part of a function begins or ends, by its unwind entry: code outside has looked that up.
+    Bounds,
     /// An address in the same moved function, of which no more is known.
     Inside,
     /// An address of code that libc has mixed with its pointer guard.
@@ -62,6 +64,8 @@ pub enum Class {
     Scratch,
     /// A register that no convention carries, as code outside the module (or the unwinder) left it.
     LeftOutside,
+    /// What is behind a string, of which a function that looks for its end has loaded more.
+    BehindString,
     /// A counter was written.
     Counter,
     /// Inserted routines (start-up, recorders) wrote to memory of their own.
@@ -111,6 +115,7 @@ impl Class {
                 | Class::Entry { .. }
                 | Class::Stub { .. }
                 | Class::Label
+                | Class::Bounds
                 | Class::Compared
                 | Class::Remains
                 | Class::Page
@@ -134,6 +139,7 @@ impl fmt::Display for Class {
             } => "pointer to a moved function's new entry, low 4 bits CHANGED",
             Class::Label => "label (jump table, computed goto, landing pad)",
             Class::Compared => "pointer to a function, compared with an odd number (exclusive or)",
+            Class::Bounds => "bounds of a function, by its unwind entry",
             Class::Inside => "ADDRESS INSIDE A MOVED FUNCTION, PLACE NOT KNOWN",
             Class::Mangled => "address of code after the pointer guard",
             Class::Remains => "upper bytes of an address, above a shorter value",
@@ -155,6 +161,7 @@ impl fmt::Display for Class {
             Class::Threads => "number in a program with threads",
             Class::Scratch => "register of veneers and recorders",
             Class::LeftOutside => "scratch register left by code outside the module",
+            Class::BehindString => "memory behind a string, loaded with its end",
             Class::Counter => "counter",
             Class::Routine => "memory of inserted routines",
             Class::BelowStack => "inserted code below the stack pointer",
@@ -195,6 +202,8 @@ pub struct Values {
     pointers: HashSet<(u64, u64)>,
     /// Counters in front of functions, and of which.
     stubs: HashMap<u64, u64>,
+    /// Bounds of functions that code outside has given back.
+    pub bounds: HashSet<(u64, u64)>,
     /// How long lists of the process's mappings were.
     pub lengths: HashSet<(u64, u64)>,
     /// The same of program headers.
@@ -350,7 +359,10 @@ impl Values {
     pub fn left(&mut self, old: u64, new: u64) {
         for (low, mask) in REMAINS {
             let upper = |value: u64| (value & mask) >> low;
-            self.left.insert((low, upper(old), upper(new)));
+            // Where what is left is the same, it explains nothing: any two small numbers have nothing above.
+            if upper(old) != upper(new) {
+                self.left.insert((low, upper(old), upper(new)));
+            }
         }
     }
 
@@ -376,6 +388,9 @@ impl Values {
             }
         }
         match class {
+            Class::Unknown | Class::Inside if self.bounds.contains(&(old, new)) => {
+                return Class::Bounds;
+            }
             Class::Unknown | Class::Inside if self.is_remains(old, new) => return Class::Remains,
             Class::Unknown => (),
             _ => return class,

@@ -146,6 +146,18 @@ fn zero(number: u32) -> RegSet {
     }
 }
 
+/// See [`crate::Decode::operand_registers`].
+pub fn operand_registers(bytes: &[u8], insn: &Insn) -> RegSet {
+    match (insn.flow, bytes.first_chunk()) {
+        // Pointer authentication by two registers has its modifier in the lowest bits.
+        (Flow::IndirectCall | Flow::IndirectJump, Some(word)) => {
+            let word = u32::from_le_bytes(*word);
+            zero(word >> 5).or(with_sp(word))
+        }
+        _ => RegSet::EMPTY,
+    }
+}
+
 /// The same where 31 is the stack pointer.
 fn with_sp(number: u32) -> RegSet {
     RegSet(1 << (number & 31))

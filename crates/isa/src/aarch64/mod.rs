@@ -104,6 +104,8 @@ impl Decode for AArch64 {
     // x18 to x29.
     const KEPT_BY_CALLS: RegSet = RegSet(0x3ffc_0000);
 
+    const STUB_SCRATCH: RegSet = SCRATCH;
+
     const SOUGHT: RegSet = RegSet(0x3_ffff);
 
     const LOOK_AHEAD: usize = 32;
@@ -120,6 +122,10 @@ impl Decode for AArch64 {
 
     fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         effects::effects(bytes, insn)
+    }
+
+    fn operand_registers(bytes: &[u8], insn: &Insn) -> RegSet {
+        effects::operand_registers(bytes, insn)
     }
 
     fn memory(bytes: &[u8], _: &Insn) -> Memory {

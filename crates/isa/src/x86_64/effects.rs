@@ -108,6 +108,14 @@ pub(super) fn effects_fully(bytes: &[u8], insn: &Insn) -> Effects {
     }
 }
 
+/// See [`crate::Decode::operand_registers`].
+pub fn operand_registers(bytes: &[u8], insn: &Insn) -> RegSet {
+    match (insn.flow, decode::decode_iced(bytes, insn.addr)) {
+        (Flow::IndirectCall | Flow::IndirectJump, Some(instruction)) => plain(&instruction).reads,
+        _ => RegSet::EMPTY,
+    }
+}
+
 /// See [`crate::Decode::memory`].
 pub fn memory(bytes: &[u8], insn: &Insn) -> Memory {
     let Some(instruction) = decode::decode_iced(bytes, insn.addr) else {

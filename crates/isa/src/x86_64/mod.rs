@@ -106,6 +106,8 @@ impl Decode for X86_64 {
     // rbx, rbp, r12 to r15.
     const KEPT_BY_CALLS: RegSet = RegSet(1 << 3 | 1 << 5 | 0xf << 12);
 
+    const STUB_SCRATCH: RegSet = RegSet(1 << 11);
+
     const SOUGHT: RegSet = Self::FLAGS;
 
     const LOOK_AHEAD: usize = 12;
@@ -122,6 +124,10 @@ impl Decode for X86_64 {
 
     fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         effects::effects(bytes, insn)
+    }
+
+    fn operand_registers(bytes: &[u8], insn: &Insn) -> RegSet {
+        effects::operand_registers(bytes, insn)
     }
 
     fn memory(bytes: &[u8], insn: &Insn) -> Memory {

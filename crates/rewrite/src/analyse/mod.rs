@@ -11,6 +11,7 @@
 //! | [`coverage_blocks`] | the fewest blocks that show which blocks ran |
 //! | [`per_thread`] | whether and how each thread can count by itself |
 //! | [`prepare`] | all of that for a function, and the map of counters of the program |
+//! | [`stub_registers`] | indirect calls that pass something in registers of linkers' stubs |
 //! | [`bolt_blocks`], [`hashes`] | blocks as BOLT sees them, and their hashes |
 //! | [`table_order`] | where indirect jumps lead, in the order of their tables |
 
@@ -24,6 +25,7 @@ pub mod hashes;
 pub mod per_thread;
 pub mod prepare;
 mod probes;
+pub mod stub_registers;
 pub mod table_order;
 mod unwind;
 

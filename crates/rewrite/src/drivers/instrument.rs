@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::rewriting::{Answer, Refusal, Rewriting};
 use crate::analyse::{
     Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, count_pins, per_thread,
-    prepare,
+    prepare, stub_registers,
 };
 use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
 use crate::error::Error;
@@ -676,7 +676,10 @@ fn make<'d, I: Isa>(
                 || !program.refs.kept
                     && !program.refs.tls_descriptors.is_empty()
                     && I::may_call_descriptor(before.unwrap_or_default(), bytes);
-            if !descriptor && let Some(insn) = I::decode(bytes, s.at) {
+            if !descriptor
+                && !stub_registers::are_passed_on::<I>(program, &a.cfg, s)
+                && let Some(insn) = I::decode(bytes, s.at)
+            {
                 let at = recorders.bytes.len().next_multiple_of(4);
                 recorders.bytes.resize(at, I::PADDING);
                 let refer = |r: SiteRef| match r {

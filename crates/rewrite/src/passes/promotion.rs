@@ -17,7 +17,7 @@ use postlink_isa::{Code, Isa};
 use rustc_hash::FxHashMap;
 
 use super::{Change, Found};
-use crate::analyse::Target;
+use crate::analyse::{Target, stub_registers};
 use crate::attach::{Call, Counted};
 use crate::cfg::{Callee, Site};
 use crate::discover::Program;
@@ -150,6 +150,7 @@ pub(super) fn find<I: Isa>(
         let mut code = Code::default();
         if let Some((bytes, insn)) = insn
             && !functions.is_empty()
+            && !stub_registers::are_passed_on::<I>(program, &c.analysed.cfg, site)
             && I::put_promoted_call(&mut code, bytes, &insn, fixed, &functions, Target::Same)
         {
             found.changes.push(Change {

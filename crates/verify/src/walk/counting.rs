@@ -15,8 +15,9 @@
 //! Where the old code calls or jumps through a register or memory, the new may call or jump directly to a
 //! *recorder* instead: code that belongs to no function, which must come to a jump to the very value that the
 //! old instruction would have gone to, with the stack as it would have been and all registers but those of
-//! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags (assumption A11). The routine that recorders call for rare
-//! targets is proved as a function: it preserves all but its argument, and writes to the table that it is given.
+//! linkers' stubs ([`Arch::STUB_SCRATCH`]), and flags (assumption A11, but for what can be seen:
+//! [`super::stub_registers`]). The routine that recorders call for rare targets is proved as a function: it preserves
+//! all but its argument, and writes to the table that it is given.
 //! What counts calls may call a routine that notes the first ones: of that is shown what it leaves as it was
 //! ([`crate::routines`]), and assumed that it writes to no memory of the program (A14). Where one function does that,
 //! all count their calls, each in a counter of its own ([`crate::proof::counting`]).
@@ -428,6 +429,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.out.footprint.join(&footprint);
         self.out.recorded += 1;
+        self.changing_stub_registers.push((p, q));
         Ok(())
     }
 }

@@ -45,6 +45,7 @@ mod own_tables;
 mod pages;
 mod relations;
 mod sites;
+mod stub_registers;
 mod tables;
 mod values;
 
@@ -229,6 +230,8 @@ struct Walk<'a, 's, A: Arch> {
     untouched: u32,
     /// There are exclusive stores in it.
     exclusive: bool,
+    /// Calls through registers and memory, old and new, that may change registers of linkers' stubs.
+    changing_stub_registers: Vec<Pair>,
     /// Where the stack below the stack pointer holds nothing.
     fresh: Option<Fresh>,
     /// Instructions that may still be looked at where a question of liveness takes long.
@@ -275,6 +278,7 @@ pub(crate) fn walk<'a, A: Arch>(
         targets: Vec::new(),
         untouched: 0,
         exclusive: false,
+        changing_stub_registers: Vec::new(),
         fresh: None,
         reserve: Cell::new(crate::liveness::RESERVE),
         last: Cell::new(None),
@@ -366,6 +370,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.settled()?;
         self.judge_own_tables()?;
+        self.judge_stub_registers()?;
         self.count_folded();
         Ok(())
     }

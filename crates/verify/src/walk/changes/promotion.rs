@@ -20,7 +20,7 @@
 //! follows such a read is only right after it: code that nothing else may enter ([`Walk::after_read`]).
 //!
 //! What a comparison destroys: the flags and that register. That calls through registers and memory pass nothing in
-//! them is assumption A11.
+//! them is assumption A11; where a value for the callee is seen, the function fails ([`super::super::stub_registers`]).
 
 use super::super::pages::Pending;
 use super::super::{OldState, State, Step, Walk, fail};
@@ -99,6 +99,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let bytes = bytes.get(..usize::from(old.len)).unwrap_or(b"");
             self.relate_field(p, bytes, &field, q, &field)?;
         }
+        self.changing_stub_registers.push((p, q));
         if self.lsdas {
             self.check_other_site(p, q)?;
         }
