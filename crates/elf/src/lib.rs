@@ -5,6 +5,7 @@
 mod addr;
 pub mod bat;
 pub mod bb_addr_map;
+pub mod callers;
 pub mod compressed;
 pub mod debug_file;
 pub mod elf;

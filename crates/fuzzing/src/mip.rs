@@ -5,8 +5,8 @@ use std::path::Path;
 use arbitrary::{Result, Unstructured};
 use postlink_mip::merge::{Options, merge};
 use postlink_mip::{
-    Block, Edge, Function, InferredBlock, Profile, Trace, Types, Width, create, map, mip, order,
-    outline, raw, report, yaml,
+    Block, Edge, Function, InferredBlock, MovedCaller, Profile, Trace, Types, Width, create, map,
+    mip, order, outline, raw, report, yaml,
 };
 use postlink_profile::Weighted;
 
@@ -23,6 +23,7 @@ fn sound(u: &mut Unstructured<'_>) -> Result<Profile> {
         Types::BLOCK_COVERAGE,
         Types::ZERO_FILLED,
         Types::INFERRED_BLOCKS,
+        Types::MOVED_CALLERS,
     ] {
         if u.arbitrary()? {
             types = types.with(more);
@@ -34,6 +35,14 @@ fn sound(u: &mut Unstructured<'_>) -> Result<Profile> {
         identity: u.int_in_range(0..=1)?,
         ..Profile::default()
     };
+    if types.has(Types::MOVED_CALLERS) {
+        let mut ran = 0;
+        for _ in 0..u.int_in_range(0..=4)? {
+            ran += u.int_in_range(1..=1 << 20)?;
+            let source = number(u)? as i64;
+            profile.callers.push(MovedCaller { ran, source });
+        }
+    }
     let mut offset = 32u64;
     for n in 0..u.int_in_range(0..=12u32)? {
         let name = format!("f{}", n / u.int_in_range(1..=2)?);
@@ -91,6 +100,7 @@ pub fn check_map(bytes: &[u8]) {
     let again = map::write(&profile, Width::Wide, 0x1000);
     let again = map::read(path, &again).expect("our own map");
     assert_eq!(again.profile.functions, profile.functions);
+    assert_eq!(again.profile.callers, profile.callers);
 }
 
 /// A profile with counts.

@@ -67,6 +67,9 @@ pub struct SlowConfig {
     pub table: u64,
     /// Number of its entries: a power of two, or 0 if edges are not wanted.
     pub entries: u32,
+    /// Counters that take the slow way with edges are [in blocks](CallPlace::Block): they step over what may be below
+    /// the stack pointer, and there is a place for flags.
+    pub zone: bool,
 }
 
 /// What is different in a start-up routine when the file is a raw machine profile: the name comes from
@@ -94,6 +97,12 @@ pub trait Covers: Isa {
 
     /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
     const SIGNAL_RETURN: &[u8];
+
+    /// Whether a counter [in a block](CallPlace::Block) can note callers.
+    const CALLERS_IN_BLOCKS: bool;
+
+    /// Number of the stack pointer in unwind tables, and by how much a call moves it: by the return address, or not.
+    const UNWIND_CALL: (u16, i64);
 
     /// How far away a flag is near, if that makes its store shorter.
     const NEAR: Option<u64>;

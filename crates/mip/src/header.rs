@@ -132,11 +132,13 @@ impl Types {
     /// Version 9: call counts go down from zero, modulo 2³²; an instrumented entry then knows the first call
     /// by the borrow.
     pub const COUNTS_DOWN: Types = Types(0x80);
+    /// Version 9: maps and profiles give return addresses in the program that ran those of the input.
+    pub const MOVED_CALLERS: Types = Types(0x100);
     /// Calls and first calls.
     pub const CALL_GRAPH: Types = Types(0x0C);
 
     const KNOWN: u32 = 0x1F;
-    const KNOWN_9: u32 = 0xFF;
+    const KNOWN_9: u32 = 0x1FF;
 
     /// Whether all bits of another set are in it.
     pub fn has(self, other: Types) -> bool {
@@ -180,7 +182,7 @@ impl Types {
     }
 }
 
-const NAMES: [(Types, &str); 8] = [
+const NAMES: [(Types, &str); 9] = [
     (Types::FUNCTION_COVERAGE, "Function Coverage"),
     (Types::BLOCK_COVERAGE, "Block Coverage"),
     (Types::FUNCTION_TIMESTAMP, "Function Timestamp"),
@@ -189,6 +191,7 @@ const NAMES: [(Types, &str); 8] = [
     (Types::ZERO_FILLED, "Zero Filled"),
     (Types::INFERRED_BLOCKS, "Inferred Blocks"),
     (Types::COUNTS_DOWN, "Counts Down"),
+    (Types::MOVED_CALLERS, "Moved Callers"),
 ];
 
 /// A header, whatever its layout was.

@@ -56,7 +56,7 @@ pub mod yaml;
 
 pub use header::{Header, Kind, Types, Width};
 pub use header::{MAGIC, VERSION};
-pub use model::{Block, Edge, Function, InferredBlock, Profile, Trace};
+pub use model::{Block, Edge, Function, InferredBlock, MovedCaller, Profile, Trace};
 pub use postlink_profile::{Error, Place};
 pub use symbolize::{SourceFrame, Symbolizer};
 

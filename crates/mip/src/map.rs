@@ -35,16 +35,28 @@
 //! | 4 | number of blocks without counters |
 //! | | for each: offset (4), how many (4) and which (4 each) counters it follows from; 0 is the entry's |
 //!
+//! With [`Types::MOVED_CALLERS`] a list of return addresses is between the header and the first record, which is
+//! aligned as the others are. Numbers are LEB128:
+//!
+//! | size | field |
+//! |---|---|
+//! | 4 | their number, ascending in the program that ran; of each: |
+//! | unsigned | return address in the program that ran, less the one before it (0 at first); not 0 |
+//! | signed | return address in the input, less the one before it (0 at first) |
+//!
+//! Return addresses are less that of the raw section, as functions' addresses are in a profile.
+//!
 //! With function coverage, the first may be the entry itself, at offset 0: then its own counter, which is
 //! there all the same, is never written, and no other block follows from it.
 
 use std::path::Path;
 
+use postlink_bytes::leb128;
 use postlink_profile::Error;
 
 use crate::hash::{md5_64, module_hash};
 use crate::header::{Header, Kind, Types, VERSION, Width};
-use crate::model::{Block, Function, InferredBlock, Profile};
+use crate::model::{Block, Function, InferredBlock, MovedCaller, Profile};
 use crate::reader::Reader;
 
 /// A map as it was read.
@@ -63,6 +75,10 @@ pub fn read(path: &Path, bytes: &[u8]) -> Result<Map, Error> {
     let mut profile = Profile::of(&header);
     let records = Records::of(path, &header)?;
     let mut reader = Reader::new(path, bytes, header.size);
+    if header.types.has(Types::MOVED_CALLERS) {
+        profile.callers = moved_callers(&mut reader)?;
+        reader.align(records.align);
+    }
     while reader.left() > 0 {
         profile.functions.push(records.read(&mut reader)?);
         reader.align(records.align);
@@ -256,6 +272,46 @@ pub(crate) fn put_inferred_blocks(out: &mut Vec<u8>, inferred: &[InferredBlock])
     }
 }
 
+/// The list of calls that are in another place, the same in maps and profiles.
+pub(crate) fn moved_callers(reader: &mut Reader<'_>) -> Result<Vec<MovedCaller>, Error> {
+    const WHAT: &str = "a call that is in another place";
+    let count = reader.count(false, 2, "the number of calls that are in another place")?;
+    let mut callers = Vec::with_capacity(count);
+    let mut last = MovedCaller::default();
+    for _ in 0..count {
+        let at = reader.at();
+        let further = reader.unsigned(WHAT)?;
+        let ran = i64::try_from(further).ok();
+        let ran = ran
+            .filter(|by| *by > 0)
+            .and_then(|by| last.ran.checked_add(by));
+        let Some(ran) = ran else {
+            return Err(reader.bad(
+                at,
+                format!(
+                    "the return address after {:#x} is {further:#x} bytes further, which does not ascend",
+                    last.ran
+                ),
+            ));
+        };
+        let source = last.source.wrapping_add(reader.signed_leb128(WHAT)?);
+        last = MovedCaller { ran, source };
+        callers.push(last);
+    }
+    Ok(callers)
+}
+
+/// See [`moved_callers`]. They ascend.
+pub(crate) fn put_moved_callers(out: &mut Vec<u8>, callers: &[MovedCaller]) {
+    out.extend((callers.len() as u32).to_le_bytes());
+    let mut last = MovedCaller::default();
+    for caller in callers {
+        leb128::put_unsigned(out, caller.ran.wrapping_sub(last.ran) as u64);
+        leb128::put_signed(out, caller.source.wrapping_sub(last.source));
+        last = *caller;
+    }
+}
+
 /// The bytes of a map for a profile's functions. `raw_section` is the address of the raw section, as the map
 /// counts them; any will do.
 ///
@@ -265,6 +321,10 @@ pub fn write(profile: &Profile, width: Width, raw_section: u64) -> Vec<u8> {
     let mut header = Header::new(Kind::Map, Some(width), profile.types, profile.module_hash);
     header.word = raw_section;
     let mut out = header.to_bytes().to_vec();
+    if header.version > VERSION && header.types.has(Types::MOVED_CALLERS) {
+        put_moved_callers(&mut out, &profile.callers);
+        out.resize(out.len().next_multiple_of(width.bytes()), 0);
+    }
     let with_inferred = header.version > VERSION && header.types.has(Types::INFERRED_BLOCKS);
     for function in &profile.functions {
         let base = (raw_section as i64).wrapping_sub(out.len() as i64);

@@ -35,7 +35,7 @@ use rustc_hash::FxHashMap;
 
 use crate::header::{Header, Kind, Types};
 use crate::mip;
-use crate::model::{Edge, MAX_TRACE_LENGTH, MAX_TRACES, Profile, Trace};
+use crate::model::{Edge, MAX_TRACE_LENGTH, MAX_TRACES, MovedCaller, Profile, Trace};
 use crate::raw::{Raw, le_u32};
 
 /// How to merge.
@@ -190,6 +190,13 @@ pub fn add_profile(
             );
         }
     }
+    if into.callers != other.callers {
+        return differ(
+            "what calls are in another place, are",
+            into.callers.len().to_string(),
+            other.callers.len().to_string(),
+        );
+    }
     if into.identity == 0 {
         into.identity = other.identity;
     }
@@ -261,6 +268,8 @@ struct Plan {
     marks: Vec<u64>,
     /// Functions by raw offset, for samples.
     by_offset: FxHashMap<u32, u32>,
+    /// Calls that are in another place in the program that ran, for samples.
+    callers: Vec<MovedCaller>,
     traces: bool,
 }
 
@@ -303,8 +312,16 @@ impl Plan {
                 (0..profile.functions.len() as u64).map(mix).collect()
             },
             by_offset: by_offset.collect(),
+            callers: profile.callers.clone(),
             traces: options.traces && !coverage,
         }
+    }
+
+    /// The return address in the input of a sample's. What is not listed is in code that did not move.
+    fn source(&self, ran: i64) -> i64 {
+        let found = self.callers.binary_search_by_key(&ran, |caller| caller.ran);
+        let caller = found.ok().and_then(|index| self.callers.get(index));
+        caller.map_or(ran, |caller| caller.source)
     }
 
     /// Whether a raw belongs to the profile.
@@ -450,7 +467,7 @@ impl Sums {
                 .entry((sample.callee, sample.source))
                 .or_insert_with(|| match plan.by_offset.get(&sample.callee) {
                     Some(&callee) if edges.len() < STRAY as usize => {
-                        edges.push(((callee, sample.source.into()), 0));
+                        edges.push(((callee, plan.source(sample.source.into())), 0));
                         edges.len() as u32 - 1
                     }
                     _ => STRAY,

@@ -31,6 +31,9 @@
 //! After the names: the number of traces (8); for each its key (8), weight (8), length (4), and that many
 //! indexes of functions (4 each).
 //!
+//! With [`Types::MOVED_CALLERS`] the return addresses of a [map](crate::map) are last. Edges have those of the input
+//! already; the list is there for runs that are yet to be merged.
+//!
 //! In version 8, edges were reserved (4 and 4 bytes) and E always zero.
 
 #![warn(clippy::indexing_slicing)]
@@ -41,8 +44,8 @@ use postlink_profile::Error;
 use rustc_hash::FxHashMap;
 
 use crate::hash::md5_64;
-use crate::header::{Header, Kind, VERSION, VERSION_MAX};
-use crate::map::{inferred_blocks, put_inferred_blocks};
+use crate::header::{Header, Kind, Types, VERSION, VERSION_MAX};
+use crate::map::{inferred_blocks, moved_callers, put_inferred_blocks, put_moved_callers};
 use crate::model::{Block, Edge, Function, MAX_TRACE_LENGTH, Profile, Trace, keep_traces};
 use crate::reader::Reader;
 
@@ -65,6 +68,9 @@ pub fn read(path: &Path, bytes: &[u8]) -> Result<Profile, Error> {
     names(&mut reader, &mut profile.functions)?;
     if header.version > VERSION {
         profile.traces = traces(&mut reader, count)?;
+        if header.types.has(Types::MOVED_CALLERS) {
+            profile.callers = moved_callers(&mut reader)?;
+        }
     }
     if reader.left() > 0 {
         let at = reader.at();
@@ -284,6 +290,9 @@ pub fn to_bytes(profile: &Profile) -> Vec<u8> {
             for index in &trace.functions {
                 out.extend(index.to_le_bytes());
             }
+        }
+        if profile.types.has(Types::MOVED_CALLERS) {
+            put_moved_callers(&mut out, &profile.callers);
         }
     }
     out

@@ -18,6 +18,8 @@ pub struct Profile {
     pub identity: u64,
     /// In the order of the map.
     pub functions: Vec<Function>,
+    /// With [`Types::MOVED_CALLERS`]: calls in code that was emitted again, ascending in the program that ran.
+    pub callers: Vec<MovedCaller>,
     /// First-call orders of single runs, at most [`MAX_TRACES`], by key.
     pub traces: Vec<Trace>,
 }
@@ -77,6 +79,15 @@ pub struct Edge {
     pub source: i64,
     /// How many calls.
     pub weight: u64,
+}
+
+/// A call that is in another place in the program that ran than in the input, which functions' addresses are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MovedCaller {
+    /// Its return address in the program that ran, less that of the raw section: what samples have.
+    pub ran: i64,
+    /// The same in the input: what edges have.
+    pub source: i64,
 }
 
 /// The order in which one run called functions for the first time.

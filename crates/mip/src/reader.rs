@@ -5,6 +5,9 @@ use std::path::Path;
 use postlink_bytes::Bytes;
 use postlink_profile::{Error, Place};
 
+/// Bytes of a number of 64 bits in LEB128, at most.
+const LEB128: usize = 10;
+
 /// Reads from front to back.
 pub(crate) struct Reader<'a> {
     path: &'a Path,
@@ -60,6 +63,20 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self, what: &str) -> Result<u64, Error> {
         Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// A number in LEB128.
+    pub(crate) fn unsigned(&mut self, what: &str) -> Result<u64, Error> {
+        let at = self.at();
+        let read = self.bytes.unsigned(LEB128);
+        read.map_err(|_| self.bad(at, format!("{what} is no number of at most {LEB128} bytes")))
+    }
+
+    /// The same with a sign.
+    pub(crate) fn signed_leb128(&mut self, what: &str) -> Result<i64, Error> {
+        let at = self.at();
+        let read = self.bytes.signed(LEB128);
+        read.map_err(|_| self.bad(at, format!("{what} is no number of at most {LEB128} bytes")))
     }
 
     /// A signed number of four or eight bytes.

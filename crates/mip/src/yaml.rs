@@ -5,7 +5,8 @@
 //! when the text is read.
 //!
 //! What only version 9 of the format has comes under keys of its own, which are left out where there is
-//! nothing to say: `Identity` in the header, `Inferred Block Profiles` in a function, `Traces` at the end.
+//! nothing to say: `Identity` in the header, `Inferred Block Profiles` in a function, `Traces` and `Moved Callers` at
+//! the end.
 //! With source lines there is a `Source Info`, which is ignored on reading.
 
 use std::fmt::Write;
@@ -16,7 +17,9 @@ use postlink_profile::{Error, Place};
 
 use crate::hash::md5_64;
 use crate::header::Types;
-use crate::model::{Block, Edge, Function, InferredBlock, MAX_TRACE_LENGTH, Profile, Trace};
+use crate::model::{
+    Block, Edge, Function, InferredBlock, MAX_TRACE_LENGTH, MovedCaller, Profile, Trace,
+};
 use crate::symbolize::Symbolizer;
 
 /// The text of a profile; with a symbolizer it has source lines.
@@ -51,6 +54,13 @@ pub fn write(profile: &Profile, symbolizer: Option<&Symbolizer>) -> String {
             out.pair(4, "Weight", trace.weight);
             let list: Vec<String> = trace.functions.iter().map(u32::to_string).collect();
             out.pair(4, "Functions", format!("[ {} ]", list.join(", ")));
+        }
+    }
+    if !profile.callers.is_empty() {
+        out.line("Moved Callers:");
+        for caller in &profile.callers {
+            out.pair(2, "- Return Address", hex(caller.ran as u64));
+            out.pair(4, "In The Input", hex(caller.source as u64));
         }
     }
     out.line("...");
@@ -192,6 +202,11 @@ pub fn read(path: &Path, text: &[u8]) -> Result<Profile, Error> {
                     profile.traces.push(read_trace(item).map_err(bad)?);
                 }
             }
+            (b"Moved Callers", Node::List(items)) => {
+                for item in items {
+                    profile.callers.push(read_caller(item).map_err(bad)?);
+                }
+            }
             (key, _) => {
                 return Err(bad(format!(
                     "unexpected \"{}\", or not with such a value",
@@ -214,7 +229,40 @@ pub fn read(path: &Path, text: &[u8]) -> Result<Profile, Error> {
         }
     }
     profile.add_traces(Vec::new());
+    profile.callers.sort_unstable();
+    let callers = &profile.callers;
+    if !callers.is_empty() && !profile.types.has(Types::MOVED_CALLERS) {
+        return Err(bad(format!(
+            "{} calls are in another place, and the profile type does not have \"Moved Callers\"",
+            callers.len()
+        )));
+    }
+    if let Some(twice) = callers.windows(2).find(|two| two[0].ran == two[1].ran) {
+        return Err(bad(format!(
+            "two calls return to {:#x}: {:#x} and {:#x} in the input",
+            twice[0].ran, twice[0].source, twice[1].source
+        )));
+    }
+    if callers.first().is_some_and(|first| first.ran <= 0) {
+        return Err(bad(format!(
+            "a call returns to {:#x}, in front of the program",
+            callers[0].ran
+        )));
+    }
     Ok(profile)
+}
+
+fn read_caller(item: Node) -> Result<MovedCaller, String> {
+    let Node::Map(entries) = item else {
+        return Err("a call that is in another place must be a mapping".to_owned());
+    };
+    let mut fields = Fields::new(entries, "a call that is in another place");
+    let caller = MovedCaller {
+        ran: fields.number::<u64>("Return Address")? as i64,
+        source: fields.number::<u64>("In The Input")? as i64,
+    };
+    fields.finish()?;
+    Ok(caller)
 }
 
 type Entries = Vec<(Vec<u8>, Node)>;

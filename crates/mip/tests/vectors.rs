@@ -4,7 +4,8 @@ use std::path::Path;
 
 use postlink_mip::merge::{Options, merge};
 use postlink_mip::{
-    Block, Edge, Function, InferredBlock, Profile, Trace, Types, Width, create, map, mip, raw,
+    Block, Edge, Function, InferredBlock, MovedCaller, Profile, Trace, Types, Width, create, map,
+    mip, raw, yaml,
 };
 use postlink_profile::Weighted;
 
@@ -184,6 +185,32 @@ fn everything(calls: bool, zero_filled: bool) -> Profile {
             function("beta", 44, -4032),
         ],
         traces: Vec::new(),
+        callers: Vec::new(),
+    }
+}
+
+/// Calls that are in another place in the program that ran.
+const MOVED: [MovedCaller; 3] = [
+    MovedCaller {
+        ran: 0x8005,
+        source: -4000,
+    },
+    MovedCaller {
+        ran: 0x8006,
+        source: i64::MAX,
+    },
+    MovedCaller {
+        ran: i64::MAX,
+        source: i64::MIN,
+    },
+];
+
+/// The same profile with these.
+fn with_moved(profile: Profile) -> Profile {
+    Profile {
+        types: profile.types.with(Types::MOVED_CALLERS),
+        callers: MOVED.to_vec(),
+        ..profile
     }
 }
 
@@ -360,6 +387,79 @@ fn samples_of_return_addresses_become_edges() {
         })
         .collect();
     assert_eq!(edges, [vec![(-4000, 2)], vec![(-4000, 13)]]);
+}
+
+#[test]
+fn calls_that_are_in_another_place_are_read_as_they_were_written() {
+    for callers in [&MOVED[..], &[]] {
+        let profile = Profile {
+            callers: callers.to_vec(),
+            ..with_moved(everything(true, true))
+        };
+        for width in [Width::Wide, Width::Narrow] {
+            let bytes = map::write(&profile, width, 0x4000);
+            let read = map::read(Path::new("m"), &bytes).unwrap();
+            assert_eq!(read.profile, profile);
+        }
+        let bytes = mip::to_bytes(&profile);
+        assert_eq!(mip::read(Path::new("p"), &bytes).unwrap(), profile);
+        let text = yaml::write(&profile, None);
+        assert_eq!(
+            yaml::read(Path::new("y"), text.as_bytes()).unwrap(),
+            profile
+        );
+    }
+    let text = yaml::write(&with_moved(everything(true, true)), None);
+    for (from, to, said) in [
+        ("0x8006", "0x8005", "two calls return to 0x8005"),
+        ("0x8005", "0xFFFFFFFFFFFFFFFF", "in front of the program"),
+        (", Moved Callers ]", " ]", "does not have"),
+    ] {
+        let error = yaml::read(Path::new("y"), text.replacen(from, to, 1).as_bytes());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn return_addresses_that_do_not_ascend_are_refused() {
+    let bytes = mip::to_bytes(&with_moved(everything(true, true)));
+    let at = bytes
+        .windows(3)
+        .rposition(|w| w == [0x85, 0x80, 0x02])
+        .unwrap();
+    let mut same = bytes.clone();
+    same[at..at + 3].copy_from_slice(&[0x80, 0x80, 0x00]);
+    let error = mip::read(Path::new("p"), &same).unwrap_err().to_string();
+    assert!(error.contains("does not ascend"), "{error}");
+    for len in at..bytes.len() {
+        assert!(mip::read(Path::new("p"), &bytes[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn samples_of_calls_in_another_place_become_edges_of_the_input() {
+    let mut profile = with_moved(everything(true, true));
+    let mut raw = raw::empty(&profile, Width::Wide, 4);
+    let slots = raw.len() - 4 * raw::SLOT;
+    // One in new code, the same one in old code, one that is not listed, one from outside.
+    for (n, source, weight) in [(0, 0x8005, 64u64), (1, -4000, 1), (2, 0x9000, 2), (3, 0, 4)] {
+        let at = slots + n * raw::SLOT;
+        raw[at..at + 4].copy_from_slice(&44u32.to_le_bytes());
+        raw[at + 4..at + 8].copy_from_slice(&i32::to_le_bytes(source));
+        raw[at + 8..at + 16].copy_from_slice(&weight.to_le_bytes());
+    }
+    assert_eq!(merged(&mut profile, &[(raw, 2)]), Ok(1));
+    let edges = profile.functions[1].edges.iter();
+    let edges: Vec<(i64, u64)> = edges.map(|e| (e.source, e.weight)).collect();
+    assert_eq!(edges, [(-4000, 130), (0, 8), (0x9000, 4)]);
+    // Another program's list is refused.
+    let mut other = profile.clone();
+    other.callers.pop();
+    let names = (Path::new("a"), Path::new("b"));
+    let error = postlink_mip::merge::add_profile(&mut profile, &other, 1, names);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains('3') && error.contains('2'), "{error}");
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Calls counted in functions that are re-emitted, as those of programs without kept relocations are: exact counts
-//! where a counter has something to keep, and faults, each of which must be found.
+//! where a counter has something to keep, callers by addresses of the input, and faults, each of which must be found.
 
+use std::collections::BTreeMap;
+
+use postlink_elf::callers;
+use postlink_elf::elf::Elf;
+use postlink_mip::{Profile, create, mip, order};
 use postlink_verify::mutate::Kind;
 
 mod counted;
@@ -8,13 +13,15 @@ mod support;
 use counted::{Folder, have};
 use support::faults;
 
-/// A function that is given flags, one that is jumped to with something below the stack pointer, leaf functions, and
-/// one whose first block is a loop.
+/// A function that is given flags, one that is jumped to with something below the stack pointer, leaf functions, one
+/// whose first block is a loop, and one of which no unwind table says anything.
 const SOURCE: &str = r#"
 #include <stdio.h>
 #define APART __attribute__((noinline, noipa))
 APART int leaf(int x) { return x ^ 5; }
 APART int other(int x) { volatile int a[8]; for (int i = 0; i < 8; i++) a[i] = x + i; return a[x & 7]; }
+long turns(long x);
+int quiet(int x);
 APART int pick(int x) { switch (x % 5) { case 0: return leaf(x); case 1: return other(x); case 2: return x - 9; default: return ~x; } }
 int (*volatile pointer)(int) = pick;
 long carry(long x);
@@ -23,6 +30,7 @@ int main(void) {
   long sum = 0;
   for (int i = 0; i < 70; i++) sum += carry(i) + below(i);
   for (int i = 0; i < 300; i++) sum += pointer(i);
+  for (int i = 0; i < 70; i++) sum += turns(i) + quiet(i);
   printf("%ld\n", sum);
   return 0;
 }
@@ -68,6 +76,25 @@ part:
   ret
   .cfi_endproc
   .size part, .-part
+# Neither leaves the auxiliary carry as something else, so that is kept.
+.globl turns
+.type turns, @function
+turns:
+  .cfi_startproc
+  lea rdi, [rdi - 3]
+  mov rax, rdi
+  test rdi, rdi
+  jg turns
+  ret
+  .cfi_endproc
+  .size turns, .-turns
+.globl quiet
+.type quiet, @function
+quiet:
+  lea eax, [rdi + 7]
+  ret
+  nop dword ptr [rax]
+  .size quiet, .-quiet
 .section .note.GNU-stack, "", @progbits
 "#;
 
@@ -111,6 +138,22 @@ part:
   ret
   .cfi_endproc
   .size part, .-part
+.globl turns
+.type turns, %function
+turns:
+  .cfi_startproc
+  sub x0, x0, #3
+  cmp x0, #0
+  b.gt turns
+  ret
+  .cfi_endproc
+  .size turns, .-turns
+.globl quiet
+.type quiet, %function
+quiet:
+  add w0, w0, #7
+  ret
+  .size quiet, .-quiet
 .section .note.GNU-stack, "", %progbits
 "#;
 
@@ -162,5 +205,199 @@ fn calls_of_aarch64_are_counted_exactly_and_faults_in_their_counters_are_found()
     for options in ["", "-no-pie "] {
         let command = format!("aarch64-linux-gnu-gcc -O2 {options}-o p p.c part.s");
         check(&command, AARCH64, &kinds);
+    }
+}
+
+/// Callers by name: who they are, and how many calls the samples represent. What is in no function has no name.
+type Callers = BTreeMap<(String, String), u64>;
+
+/// The edges of a profile, whose return addresses must be behind calls of the input; direct ones of the function.
+fn callers_of(profile: &Profile, input: &[u8]) -> Callers {
+    let elf = Elf::parse(input).expect("a program");
+    let mut out = Callers::new();
+    for callee in &profile.functions {
+        for edge in &callee.edges {
+            let around = |f: &&postlink_mip::Function| {
+                (f.address + 1..=f.address + i64::from(f.size)).contains(&edge.source)
+            };
+            let name = callee.display_name().into_owned();
+            let caller = profile.functions.iter().find(around);
+            let caller_name = caller.map_or(String::new(), |f| f.display_name().into_owned());
+            *out.entry((name.clone(), caller_name)).or_default() += edge.weight;
+            if caller.is_none() {
+                continue;
+            }
+            let call = elf.bytes_at(edge.source as u64 - 5, 5).expect("code");
+            if call[0] == 0xe8 {
+                let distance = i32::from_le_bytes(call[1..].try_into().expect("four bytes"));
+                let target = edge.source + i64::from(distance);
+                let jumps = name == "part"
+                    && profile
+                        .functions
+                        .iter()
+                        .any(|f| f.name == b"below" && f.address == target);
+                assert!(
+                    target == callee.address || jumps,
+                    "{name} is called from {:#x}",
+                    edge.source
+                );
+            } else {
+                // call [rip+d], call [rsp+d], call reg
+                assert!(
+                    call.contains(&0xff),
+                    "{name}: {call:x?} in front of {:#x}",
+                    edge.source
+                );
+            }
+        }
+    }
+    out
+}
+
+/// Of so many calls the first and every 64th after it are noted.
+fn sampled(calls: u64) -> u64 {
+    calls.checked_sub(1).map_or(0, |more| 1 + more / 64 * 64)
+}
+
+/// Instruments a program for callers, runs it, and merges its run.
+fn with_callers(folder: &Folder, program: &str, options: &[&str]) -> Profile {
+    let inst = format!("{program}.edges");
+    let all = [
+        &["instrument", "--mode", "call-edges", program, "-o", &inst],
+        options,
+    ]
+    .concat();
+    folder.postlink(&all);
+    let map = format!("{inst}.mipmap");
+    let made = create::open(&folder.path(&map)).expect("a map");
+    let raw = format!("run.{:04x}.mipraw", made.module_hash as u16);
+    let _ = std::fs::remove_file(folder.path(&raw));
+    let (plain, ours) = (
+        folder.run(folder.path(program), &[]),
+        folder.run(folder.path(&inst), &[]),
+    );
+    assert_eq!(plain.stdout, ours.stdout);
+    assert_eq!(plain.status.code(), ours.status.code());
+    let profile = format!("{program}.mip");
+    folder.postlink(&["mip", "create", "-p", &profile, &map]);
+    folder.postlink(&["mip", "merge", "--strict", "-p", &profile, &raw]);
+    // The map says what the checker has found to be right.
+    let output = std::fs::read(folder.path(&inst)).expect("the folder is ours");
+    let output = Elf::parse(&output).expect("a program");
+    let noted = callers::read(&output).expect("a note").unwrap_or_default();
+    let noted: Vec<(i64, i64)> = noted.iter().map(|c| (c.new as i64, c.old as i64)).collect();
+    let mapped: Vec<(i64, i64)> = made.callers.iter().map(|c| (c.ran, c.source)).collect();
+    assert_eq!(noted, mapped);
+    mip::open(&folder.path(&profile)).expect("a profile")
+}
+
+#[test]
+fn callers_are_those_of_the_input_where_the_linker_kept_no_relocations() {
+    for options in ["", "-no-pie "] {
+        let command = format!("gcc -O2 {options}-o p p.c part.s");
+        if !have("gcc", &command) {
+            return;
+        }
+        let folder = Folder::built(&[("p.c", SOURCE), ("part.s", X86_64)], &command);
+        let input = std::fs::read(folder.path("p")).expect("the folder is ours");
+        let profile = with_callers(&folder, "p", &[]);
+        assert!(!profile.callers.is_empty(), "{command}: nothing moved");
+        let callers = callers_of(&profile, &input);
+        for (callee, caller, calls) in [
+            ("carry", "main", 70),
+            // Flags are kept.
+            ("carried", "carry", 140),
+            ("below", "main", 70),
+            // It is jumped to by one that has no frame.
+            ("part", "main", 70),
+            ("pick", "main", 300),
+            // By a tail call.
+            ("leaf", "main", 60),
+            ("other", "main", 60),
+        ] {
+            let weight = callers.get(&(callee.to_owned(), caller.to_owned()));
+            assert_eq!(
+                weight,
+                Some(&sampled(calls)),
+                "{command}: {callee}: {callers:?}"
+            );
+            let all = callers.iter().filter(|((name, _), _)| name == callee);
+            assert_eq!(
+                all.map(|(_, n)| n).sum::<u64>(),
+                sampled(calls),
+                "{command}: {callee}"
+            );
+        }
+        // The entry is a loop's, no unwind table says that it is called.
+        for callee in ["turns", "quiet"] {
+            let mut functions = profile.functions.iter();
+            let ran = functions.any(|f| f.name == callee.as_bytes() && f.call_count >= 70);
+            assert!(ran, "{command}: {callee} is not counted");
+            let any = callers.keys().any(|(name, _)| name == callee);
+            assert!(!any, "{command}: {callee}: {callers:?}");
+        }
+        let order = order::by_call_graph(&profile).expect("edges");
+        let place = |name: &str| {
+            let is_it = |f: &&u32| profile.functions[**f as usize].name == name.as_bytes();
+            order.iter().find(is_it).is_some()
+        };
+        assert!(
+            place("main") && place("pick") && place("leaf"),
+            "{command}: {order:?}"
+        );
+        let printed = folder.postlink(&["mip", "order", "-p", "p.mip", "--by", "call-graph"]);
+        assert!(printed.contains("pick"), "{command}: {printed}");
+        let applied = faults::spoil(
+            &input,
+            &std::fs::read(folder.path("p.edges")).expect("the folder is ours"),
+            &[Kind::CALLS, Kind::CALLERS].concat(),
+        );
+        for kind in Kind::CALLS.iter().chain(Kind::CALLERS) {
+            assert!(
+                applied.contains_key(kind),
+                "{command}: {kind:?} was not applied: {applied:?}"
+            );
+        }
+    }
+}
+
+/// A stripped program, one whose relocations are ignored and one whose relocations are used have the same edges: in the
+/// last functions stay, and so do their callers.
+#[test]
+fn callers_are_the_same_with_and_without_relocations_and_symbols() {
+    let command = "gcc -O2 -Wl,-q -o p p.c";
+    if !have("gcc", command) || !have("strip", command) {
+        return;
+    }
+    let folder = Folder::new();
+    for (from, to) in [("p", "twin"), ("p", "bare")] {
+        std::fs::copy(folder.path(from), folder.path(to)).expect("the folder is ours");
+    }
+    folder.tool("strip", &["bare"]);
+    let edges = |profile: &Profile| -> BTreeMap<i64, (u64, Vec<(i64, u64)>)> {
+        let functions = profile.functions.iter().filter(|f| f.is_covered());
+        let of = functions.map(|f| {
+            let edges = f.edges.iter().map(|e| (e.source, e.weight));
+            (f.address, (f.call_count, edges.collect()))
+        });
+        of.collect()
+    };
+    let kept = edges(&with_callers(&folder, "p", &[]));
+    for program in ["twin", "bare"] {
+        let profile = with_callers(&folder, program, &["--relocations", "none"]);
+        assert!(!profile.callers.is_empty(), "{program}: nothing moved");
+        let mut compared = 0;
+        for (address, (calls, list)) in edges(&profile) {
+            let Some((kept_calls, kept_list)) = kept.get(&address) else {
+                continue;
+            };
+            assert_eq!(calls, *kept_calls, "{program}: {address:#x}");
+            // Those of a stub that the function itself jumps to as well are counted without.
+            if !list.is_empty() && !kept_list.is_empty() {
+                assert_eq!(list, *kept_list, "{program}: {address:#x}");
+                compared += 1;
+            }
+        }
+        assert!(compared >= 3, "{program}: {compared}");
     }
 }

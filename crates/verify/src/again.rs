@@ -448,6 +448,7 @@ impl Walked {
             silent: _,
             free: _,
             footprint: _,
+            no_caller: _,
             by_convention: _,
             recorded: _,
             falls_back: _,

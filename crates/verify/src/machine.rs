@@ -125,12 +125,16 @@ pub(crate) struct Footprint {
     pub noted: SmallVec<[u64; 1]>,
     pub called: SmallVec<[u64; 1]>,
     pub asked: SmallVec<[u64; 2]>,
+    /// Bits that calls are sampled by.
+    pub masks: SmallVec<[u64; 1]>,
+    /// Words that were noted as where a call came from: where they are from the stack pointer at the beginning.
+    pub callers: SmallVec<[i64; 1]>,
 }
 
 /// Adds what is not there yet.
-fn add<const N: usize>(list: &mut SmallVec<[u64; N]>, at: u64)
+fn add<T: PartialEq, const N: usize>(list: &mut SmallVec<[T; N]>, at: T)
 where
-    [u64; N]: smallvec::Array<Item = u64>,
+    [T; N]: smallvec::Array<Item = T>,
 {
     if !list.contains(&at) {
         list.push(at);
@@ -153,6 +157,9 @@ impl Footprint {
             .iter()
             .for_each(|at| add(&mut self.called, *at));
         other.asked.iter().for_each(|at| add(&mut self.asked, *at));
+        other.masks.iter().for_each(|m| add(&mut self.masks, *m));
+        let callers = other.callers.iter();
+        callers.for_each(|at| add(&mut self.callers, *at));
         self.own |= other.own;
     }
     fn write(&mut self, start: u64, end: u64) {
@@ -498,6 +505,13 @@ impl Machine<'_, '_> {
             Op::Read { mem } => {
                 self.read::<A>(state, &mem)?;
             }
+            Op::Test { mem, mask } => {
+                self.read::<A>(state, &mem)?;
+                if let Some(Place::Counter(at)) = self.place::<A>(state, &mem) {
+                    add(&mut self.footprint.asked, at);
+                    add(&mut self.footprint.masks, mask);
+                }
+            }
             Op::Minus { to, mem } | Op::Plus { to, mem } => {
                 let word = self.read::<A>(state, &mem)?;
                 let minus = matches!(op, Op::Minus { .. });
@@ -616,8 +630,11 @@ pub(crate) enum Routine {
         /// The table is relative to the thread's base.
         own: bool,
     },
-    /// It notes a first call ([`Arch::NOTES`]).
-    Notes,
+    /// It notes a first call ([`Arch::NOTES`]), and where a call came from.
+    Notes {
+        /// The word on the stack that says so: where it is from the stack pointer at the routine's first instruction.
+        caller: Option<i64>,
+    },
     /// It is taken to destroy nothing.
     Trusted,
 }
@@ -642,7 +659,11 @@ fn call<A: Arch>(
             }
             add(&mut machine.footprint.trusted, target);
         }
-        Routine::Notes => {
+        Routine::Notes { caller } => {
+            if let Some(at) = caller {
+                let at = at.checked_add(depth - A::CALL_PUSHES)?;
+                add(&mut machine.footprint.callers, at);
+            }
             let notes = A::NOTES;
             let counter = state.get(notes.counter);
             let at = counter.add as u64;

@@ -56,6 +56,9 @@ pub(crate) struct Exit {
     pub pages: u32,
     /// Something was written to the caller's part of the stack.
     pub wrote_above: bool,
+    /// The lowest and the highest of the caller's words on the stack that were read, from the stack pointer at the
+    /// beginning.
+    pub read_above: Option<(i64, i64)>,
 }
 
 const REGISTERS: usize = 32;
@@ -75,6 +78,8 @@ struct State {
     bound: i64,
     /// The caller's part of the stack was written to.
     wrote_above: bool,
+    /// See [`Exit::read_above`].
+    read_above: Option<(i64, i64)>,
 }
 
 impl State {
@@ -89,6 +94,7 @@ impl State {
             flags: true,
             bound: i64::MIN,
             wrote_above: false,
+            read_above: None,
         };
         let sp = Value::Stack {
             aligned: false,
@@ -125,6 +131,10 @@ impl State {
         self.slots.retain(|slot| other.slots.contains(slot));
         self.flags &= other.flags;
         self.wrote_above |= other.wrote_above;
+        if let Some((low, high)) = other.read_above {
+            self.note_read(low);
+            self.note_read(high);
+        }
         if self.bound != other.bound {
             self.slots.retain(|slot| !slot.0.0);
             self.bound = self.bound.max(other.bound);
@@ -139,6 +149,20 @@ impl State {
                 Some(((aligned, at.wrapping_add(mem.disp)), mem.index.is_none()))
             }
             _ => None,
+        }
+    }
+
+    fn note_read(&mut self, at: i64) {
+        let (low, high) = self.read_above.unwrap_or((at, at));
+        self.read_above = Some((low.min(at), high.max(at)));
+    }
+
+    /// Notes that memory is read, if it is the caller's.
+    fn reads<A: Arch>(&mut self, mem: &Mem) {
+        if let Some(((false, at), _)) = self.place(mem)
+            && at >= A::CALL_PUSHES.abs()
+        {
+            self.note_read(at);
         }
     }
 
@@ -196,6 +220,7 @@ fn apply<A: Arch>(state: &mut State, op: &Op) {
             state.set(to, Value::Number(value));
         }
         Op::Load { to, mem } => {
+            state.reads::<A>(&mem);
             let value = state.load(&mem);
             state.set(to, value);
         }
@@ -204,11 +229,14 @@ fn apply<A: Arch>(state: &mut State, op: &Op) {
             state.store(&mem, value);
         }
         Op::StoreNumber { mem } | Op::Change { mem } => state.store(&mem, Value::Anything),
-        Op::Read { .. } | Op::Compare { .. } => {}
+        Op::Read { mem } | Op::Test { mem, .. } => state.reads::<A>(&mem),
+        Op::Compare { .. } => {}
+        Op::Minus { to, mem } | Op::Plus { to, mem } => {
+            state.reads::<A>(&mem);
+            state.set(to, Value::Anything);
+        }
         Op::Spoil { to }
         | Op::AddHalf { to, .. }
-        | Op::Minus { to, .. }
-        | Op::Plus { to, .. }
         | Op::Difference { to, .. }
         | Op::Sum { to, .. } => state.set(to, Value::Anything),
         Op::PushFlags => {
@@ -448,6 +476,7 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
         },
         pages,
         wrote_above: state.wrote_above,
+        read_above: state.read_above,
     }
 }
 
@@ -527,20 +556,36 @@ pub(crate) fn keeps<'c, A: Arch>(
     called::<A>(code, start, &|exit| {
         exit.changed == 0 && !exit.flags_changed
     })
+    .map(|_| ())
 }
 
-/// Checks a routine that notes first calls: it is called, and leaves all but what [`Arch::NOTES`] says as it was.
+/// Checks a routine that notes first calls: it is called, and leaves all but what [`Arch::NOTES`] says as it was. Gives
+/// the one word of its caller's on the stack that it reads, if it reads one: where that is from the stack pointer at
+/// its first instruction.
 pub(crate) fn notes<'c, A: Arch>(
     code: &dyn Fn(u64) -> Option<&'c [u8]>,
     start: u64,
-) -> Result<(), String> {
+) -> Result<Option<i64>, String> {
     let notes = A::NOTES;
-    called::<A>(code, start, &|exit| {
+    let exits = called::<A>(code, start, &|exit| {
         exit.changed & !notes.destroys == 0
             && (notes.lost & flag::ALL != 0 || !exit.flags_changed)
             && (notes.link.is_none() || exit.link == notes.link)
             && (!notes.leaves_page || exit.pages >> notes.counter & 1 != 0)
-    })
+    })?;
+    let mut words = exits
+        .iter()
+        .filter_map(|exit| exit.read_above)
+        .flat_map(|(low, high)| [low, high]);
+    let Some(word) = words.next() else {
+        return Ok(None);
+    };
+    match words.find(|other| *other != word) {
+        None => Ok(Some(word)),
+        Some(other) => Err(format!(
+            "it reads two words of its caller's on the stack, {word} and {other} bytes from the stack pointer"
+        )),
+    }
 }
 
 /// Checks a routine that is called: it returns, and writes to no word of its caller's on the stack.
@@ -548,7 +593,7 @@ fn called<'c, A: Arch>(
     code: &dyn Fn(u64) -> Option<&'c [u8]>,
     start: u64,
     is_right: &dyn Fn(&Exit) -> bool,
-) -> Result<(), String> {
+) -> Result<Vec<Exit>, String> {
     let routine = Routine {
         code,
         goes_on: &|_| false,
@@ -556,7 +601,8 @@ fn called<'c, A: Arch>(
     let exits = routine.exits::<A>(start)?;
     judge::<A>(&exits, |exit| {
         is_right(exit) && !exit.wrote_above && exit.to.is_none()
-    })
+    })?;
+    Ok(exits)
 }
 
 fn judge<A: Arch>(exits: &[Exit], is_right: impl Fn(&Exit) -> bool) -> Result<(), String> {

@@ -147,6 +147,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::HEADER_ADDED,
                 Kind::COUNTING,
                 Kind::CALLS,
+                Kind::CALLERS,
                 Kind::OWN_TABLES,
                 Kind::DEBUG,
                 Kind::CHANGES,

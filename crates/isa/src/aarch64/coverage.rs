@@ -359,6 +359,7 @@ mod tests {
                 counters: 0x50_0000,
                 table: 0x51_0000,
                 entries,
+                zone: false,
             })
             .expect("it can be assembled");
             let mut last = None;

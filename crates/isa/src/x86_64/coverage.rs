@@ -5,6 +5,8 @@
 //! | coverage | `mov byte [c],1` | 7 | nothing |
 //! | calls | `add dword [c],1`, `sbb dword [c],0`, `cmp dword [t],0`, `jne`, `push r11`, `lea r11,[c]`, `call slow`, `pop r11` | 39 | flags |
 //! | calls and edges | `test byte [c],63`, `jnz`, the slow way, `add`, `sbb` | 39 | flags |
+//! | the same in a block | and `lea rsp,[rsp-136]`, `lea rsp,[rsp+136]` around the slow way | 55 | flags |
+//! | the same where flags are live | all between `lea rsp,[rsp-128]`, `pushfq` and `popfq`, `lea rsp,[rsp+128]` | 54 | nothing |
 //!
 //! `sbb` takes back what overflowed, so the count saturates. The slow way, one for the program, gives the
 //! first call its place in the order: it takes the next number from a clock by a locked addition. No register
@@ -16,7 +18,9 @@
 //!
 //! # Edges
 //!
-//! At the entry of a function the word at `rsp` is the return address. The table of edges is described in
+//! At the entry of a function the word at `rsp` is the return address. The slow way finds it above the registers that
+//! were pushed. In a block, the red zone and the flags are below it as well, or as much space: a program has one slow
+//! way for counters in blocks, or for those that are not ([`SlowConfig::zone`]). The table of edges is described in
 //! [`crate::coverage`].
 
 use iced_x86::IcedError;
@@ -40,6 +44,9 @@ pub fn put_covered<T>(out: &mut Code<T>, covered: T) {
 /// `lea rsp,[rsp-128]`, `lea rsp,[rsp+128]`: over the red zone and back, without flags.
 const OVER_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 const BACK: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+/// The same by eight bytes more, the flags' place.
+const OVER_ZONE_AND_FLAGS: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x78, 0xff, 0xff, 0xff];
+const BACK_AND_FLAGS: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x88, 0, 0, 0];
 
 /// Appends the counting of a call. `live` holds what must survive.
 pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {
@@ -53,14 +60,22 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     if keep_flags {
         out.bytes.push(0x9c); // pushfq
     }
-    let slow_over_zone = zone && !keep_flags;
-    // Where the return address is not at its place, there are no edges.
-    let edges = counter.edges.filter(|_| !keep_flags && !zone);
+    // Where the return address is not where the slow way looks for it, there are no edges.
+    let edges = counter.edges.filter(|_| match counter.place {
+        CallPlace::Entry => !keep_flags,
+        CallPlace::EntryAgain => false,
+        CallPlace::Block => true,
+    });
+    let over: (&[u8], &[u8]) = match (zone && !keep_flags, edges) {
+        (false, _) => (&[], &[]),
+        (true, None) => (&OVER_ZONE, &BACK),
+        (true, Some(_)) => (&OVER_ZONE_AND_FLAGS, &BACK_AND_FLAGS),
+    };
     if let Some(slow) = edges {
         out.bytes.extend_from_slice(&[0xf6, 0x05]); // test byte [c],63
         put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
         out.bytes.push(PERIOD as u8 - 1);
-        put_slow(out, counter.count, slow, slow_over_zone);
+        put_slow(out, counter.count, slow, over);
     }
     out.bytes.extend_from_slice(&[0x83, 0x05]); // add dword [c],1
     put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
@@ -72,7 +87,7 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
         out.bytes.extend_from_slice(&[0x83, 0x3d]); // cmp dword [t],0
         put_field(out, FixupKind::Rel32 { trail: 1 }, counter.time);
         out.bytes.push(0);
-        put_slow(out, counter.count, counter.slow, slow_over_zone);
+        put_slow(out, counter.count, counter.slow, over);
     }
     if keep_flags {
         out.bytes.push(0x9d); // popfq
@@ -82,27 +97,19 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     }
 }
 
-/// `jne` over the slow way, and the slow way.
-fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T, over_zone: bool) {
-    const LEN: u8 = 16;
-    let zone = if over_zone {
-        (OVER_ZONE.len() + BACK.len()) as u8
-    } else {
-        0
-    };
-    out.bytes.extend_from_slice(&[0x75, LEN + zone]);
-    if over_zone {
-        out.bytes.extend_from_slice(&OVER_ZONE);
-    }
+/// `jne` over the slow way, and the slow way, between instructions that move the stack pointer.
+fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T, (down, up): (&[u8], &[u8])) {
+    const LEN: usize = 16;
+    out.bytes
+        .extend_from_slice(&[0x75, (LEN + down.len() + up.len()) as u8]);
+    out.bytes.extend_from_slice(down);
     out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
     out.bytes.extend_from_slice(&[0x4c, 0x8d, 0x1d]); // lea r11,[c]
     put_field(out, FixupKind::Rel32 { trail: 0 }, count);
     out.bytes.push(0xe8); // call
     put_field(out, FixupKind::Rel32 { trail: 0 }, slow);
     out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
-    if over_zone {
-        out.bytes.extend_from_slice(&BACK);
-    }
+    out.bytes.extend_from_slice(up);
 }
 
 /// The slow way: entered by a call with the counter's address in `r11`. Destroys flags.
@@ -143,8 +150,9 @@ fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> 
     for register in [rsi, rdi, r8, r9] {
         a.push(register)?;
     }
-    // Eight registers and our own return address are above the function's.
-    a.mov(rax, qword_ptr(rsp + 72))?;
+    // Eight registers and our own return address are below the function's.
+    let zone = if config.zone { 136 } else { 0 };
+    a.mov(rax, qword_ptr(rsp + 72 + zone))?;
     a.sub(rax, rcx)?;
     // From outside the program, or too far away to be written down: no place.
     a.movsxd(rdx, eax)?;
@@ -255,11 +263,11 @@ mod tests {
             [Test, Jne, Push, Lea, Call, Pop, Add, Sbb]
         );
         assert_eq!(edges.fixups[2].target, 3, "the slow way with edges");
-        for (live, place) in [
-            (RegSet::EMPTY, CallPlace::EntryAgain),
-            (RegSet::ALL, CallPlace::Block),
+        for (live, edges, place) in [
+            (RegSet::EMPTY, true, CallPlace::EntryAgain),
+            (RegSet::ALL, false, CallPlace::Block),
         ] {
-            let kept = calls::<X86_64>(live, true, place);
+            let kept = calls::<X86_64>(live, edges, place);
             assert_eq!(
                 mnemonics(&kept.bytes),
                 [
@@ -267,10 +275,24 @@ mod tests {
                 ]
             );
         }
-        let dead = calls::<X86_64>(RegSet::EMPTY, true, CallPlace::Block);
+        let dead = calls::<X86_64>(RegSet::EMPTY, false, CallPlace::Block);
         assert_eq!(
             mnemonics(&dead.bytes),
             [Add, Sbb, Cmp, Jne, Lea, Push, Lea, Call, Pop, Lea]
+        );
+        let edges = calls::<X86_64>(RegSet::EMPTY, true, CallPlace::Block);
+        assert_eq!(edges.bytes.len(), 55);
+        assert_eq!(
+            mnemonics(&edges.bytes),
+            [Test, Jne, Lea, Push, Lea, Call, Pop, Lea, Add, Sbb]
+        );
+        let kept = calls::<X86_64>(RegSet::ALL, true, CallPlace::Block);
+        assert_eq!(kept.bytes.len(), 54);
+        assert_eq!(
+            mnemonics(&kept.bytes),
+            [
+                Lea, Pushfq, Test, Jne, Push, Lea, Call, Pop, Add, Sbb, Popfq, Lea
+            ]
         );
     }
 
@@ -280,6 +302,7 @@ mod tests {
             (false, CallPlace::Entry, Mnemonic::Pop),
             (true, CallPlace::Entry, Mnemonic::Pop),
             (false, CallPlace::Block, Mnemonic::Lea),
+            (true, CallPlace::Block, Mnemonic::Lea),
         ] {
             let code = calls::<X86_64>(RegSet::EMPTY, edges, place);
             let decoded: Vec<_> = Decoder::new(64, &code.bytes, DecoderOptions::NONE)

@@ -385,6 +385,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const STACK: u8;
     /// Bytes below the stack pointer that a function may use.
     const RED_ZONE: i64;
+    /// Number of the stack pointer in unwind tables.
+    const UNWIND_STACK: u16;
     /// By how much a call moves the stack pointer.
     const CALL_PUSHES: i64;
     /// Registers that a call overwrites with the return address.

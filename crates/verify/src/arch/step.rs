@@ -78,6 +78,11 @@ pub(crate) enum Op {
     Read {
         mem: Mem,
     },
+    /// Asks whether any of these bits in memory is set, for flags alone.
+    Test {
+        mem: Mem,
+        mask: u64,
+    },
     /// `to -= [mem]`
     Minus {
         to: u8,

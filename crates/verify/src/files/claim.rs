@@ -124,6 +124,17 @@ impl Moved {
     pub(crate) fn new_entry(&self) -> OutputAddr {
         self.new.first().map_or(OutputAddr::new(0), |r| r.start)
     }
+    /// The new address of a place in the new ranges, which are counted as if one followed the other.
+    pub(crate) fn address(&self, slot: u32) -> Option<OutputAddr> {
+        let mut left = u64::from(slot);
+        for range in &self.new {
+            if left < range.len() {
+                return Some(range.start + left);
+            }
+            left -= range.len();
+        }
+        None
+    }
     pub(crate) fn in_old(&self, addr: InputAddr) -> bool {
         self.old.iter().any(|r| r.contains(addr))
     }

@@ -568,6 +568,25 @@ impl Interner {
         *self.rows.entry(row).or_insert(next)
     }
 
+    /// Whether a row says what holds where a call has just come: the return address is where a call leaves it.
+    pub(crate) fn is_called<A: Arch>(&self, id: RowId) -> bool {
+        let row = self
+            .rows
+            .iter()
+            .find(|(_, v)| **v == id)
+            .map(|(row, _)| row);
+        row.is_some_and(|row| {
+            let of = u16::try_from(row.ra_register).ok();
+            let rule = row.registers.iter().find(|(r, _)| Some(*r) == of);
+            let returns = rule.map(|(_, rule)| rule);
+            row.cfa == Rule::RegisterOffset(A::UNWIND_STACK, A::CALL_PUSHES)
+                && match A::CALL_PUSHES {
+                    0 => returns.is_none(),
+                    pushed => returns == Some(&Rule::Offset(-pushed)),
+                }
+        })
+    }
+
     /// A row for people.
     pub(crate) fn describe(&self, id: RowId) -> String {
         self.rows.iter().find(|(_, v)| **v == id).map_or_else(

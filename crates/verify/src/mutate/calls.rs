@@ -2,27 +2,35 @@
 //!
 //! | machine | counter |
 //! |---|---|
+//! | x86-64, with callers | `test [c],63`, `jne`, the four on the slow way as below, `add [c],1`, `sbb [c],0`; likewise, but 136 for 128 on the slow way |
 //! | x86-64 | `add [c],1`, `sbb [c],0`, `cmp [t],0`, `jne`, `push r11`, `lea r11,[c]`, `call`, `pop r11`; all of it, or the four on the slow way, perhaps between `lea rsp,[rsp-128]` and `lea rsp,[rsp+128]`; all of it perhaps between `pushfq` and `popfq` |
 //! | AArch64 | `adrp x16`, `ldr w17`, `cbnz w17`, `add x16`, `mov x17,x30`, `bl`, `ldr w17`, `add w17`, `cbz w17`, `str w17` |
 
-use super::{Edit, Faults, Kind};
+use super::{Edit, Faults, Kind, Site};
 use crate::arch::Arch;
 use crate::arch::x86_64::X86_64;
+use crate::files::bytes::Reader;
 use rustc_hash::FxHashSet;
 
 /// `lea rsp,[rsp-128]`, `lea rsp,[rsp+128]`.
 const OVER: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 const BACK: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+/// `lea rsp,[rsp-136]`, with a displacement of four bytes; `lea rsp,[rsp+136]` is as long as [`BACK`].
+const FAR_OVER: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x78, 0xff, 0xff, 0xff];
 
 /// A counter: places are offsets in the file.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     addr: u64,
+    /// What is at that address.
+    site: usize,
     /// Where it begins, and its length.
     at: usize,
     len: usize,
     /// `add`, or `adrp`.
     add: usize,
+    /// What says how far away the word is that is asked: of `cmp`, or of `test`.
+    ask: usize,
     /// `push r11`, after which are `lea`, `call` and `pop`.
     slow: usize,
     /// `lea rsp,[rsp-128]` and the other way.
@@ -31,16 +39,34 @@ struct Call {
     flags: Option<(usize, usize)>,
     /// What it counts in.
     counter: u64,
+    /// It notes where calls come from.
+    callers: bool,
 }
 
 impl Faults<'_> {
     pub(super) fn call_edits(&self, kind: Kind) -> Vec<Edit> {
+        if matches!(
+            kind,
+            Kind::CallerLied | Kind::CallerElsewhere | Kind::CallersUnsaid
+        ) {
+            return self.caller_note_edits(kind);
+        }
         let calls: Vec<Call> = if self.arm {
             self.calls_a64()
         } else {
             self.calls_x86()
         };
         let counters: FxHashSet<u64> = calls.iter().map(|c| c.counter).collect();
+        if kind == Kind::CallerOfPart {
+            let noting = calls.iter().find(|c| c.callers);
+            let routine = noting.and_then(|c| self.routine_of(c));
+            let spoil = |c: &Call| {
+                let (at, code) = self.noting(c, routine?)?;
+                let what = format!("the counter of calls at {:#x}", c.addr);
+                Some(Edit::new(what, at, &code))
+            };
+            return calls.iter().filter_map(spoil).collect();
+        }
         let spoil = |c: &Call| {
             let changes = if self.arm {
                 self.spoil_call_a64(kind, c, &counters)?
@@ -62,6 +88,10 @@ impl Faults<'_> {
         let mut found = Vec::new();
         for s in &self.sites {
             let is = |at: usize, bytes: &[u8]| self.file(at, bytes.len()) == bytes;
+            if is(s.at, &[0xf6, 5]) && is(s.at + 6, &[63, 0x75]) {
+                found.extend(self.call_with_caller(s));
+                continue;
+            }
             let add = s.at;
             let counts = is(add, &[0x83, 5]) && is(add + 6, &[1, 0x83, 0x1d]);
             if !counts || !is(add + 13, &[0, 0x83, 0x3d]) || !is(add + 20, &[0, 0x75]) {
@@ -86,16 +116,130 @@ impl Faults<'_> {
             };
             found.push(Call {
                 addr: s.addr,
+                site: s.at,
                 at,
                 len: end - at,
                 add,
+                ask: add + 16,
                 slow,
                 zone,
                 flags,
                 counter: (s.addr + 7).wrapping_add_signed(i64::from(field as i32)),
+                callers: false,
             });
         }
         found
+    }
+
+    /// The counter that asks by a `test`.
+    fn call_with_caller(&self, s: &Site) -> Option<Call> {
+        let is = |at: usize, bytes: &[u8]| self.file(at, bytes.len()) == bytes;
+        let over_zone = is(s.at + 9, &FAR_OVER);
+        let slow = s.at + 9 + if over_zone { FAR_OVER.len() } else { 0 };
+        let add = slow + 16 + if over_zone { BACK.len() } else { 0 };
+        let (mut at, mut end) = (s.at, add + 14);
+        let mut zone = over_zone.then_some((s.at + 9, slow + 16));
+        let mut flags = None;
+        let down = s.at.saturating_sub(1 + OVER.len());
+        if is(s.at.saturating_sub(1), &[0x9c]) && is(end, &[0x9d]) && is(down, &OVER) {
+            flags = Some((s.at - 1, end));
+            zone = Some((down, end + 1));
+            (at, end) = (down, end + 1 + BACK.len());
+        }
+        let field = self.four(s.at + 2)?;
+        let counts = is(add, &[0x83, 5]) && is(slow, &[0x41, 0x53]);
+        counts.then_some(Call {
+            addr: s.addr,
+            site: s.at,
+            at,
+            len: end - at,
+            add,
+            ask: s.at + 2,
+            slow,
+            zone,
+            flags,
+            counter: (s.addr + 7).wrapping_add_signed(i64::from(field as i32)),
+            callers: true,
+        })
+    }
+
+    /// The address of a place in a counter.
+    fn address_in(c: &Call, at: usize) -> u64 {
+        c.addr.wrapping_add(at as u64).wrapping_sub(c.site as u64)
+    }
+
+    /// The routine that a counter calls.
+    fn routine_of(&self, c: &Call) -> Option<u64> {
+        let field = self.four(c.slow + 10)?;
+        let end = Self::address_in(c, c.slow + 14);
+        Some(end.wrapping_add_signed(i64::from(field as i32)))
+    }
+
+    /// A counter without callers that keeps flags, as one with: of the same length. And where it is.
+    fn noting(&self, c: &Call, routine: u64) -> Option<(usize, Vec<u8>)> {
+        c.flags.filter(|_| !c.callers && c.zone.is_some())?;
+        let mut code: Vec<u8> = Vec::with_capacity(c.len);
+        let field = |code: &mut Vec<u8>, to: u64, trail: u64| {
+            let end = Self::address_in(c, c.at + code.len() + 4) + trail;
+            let distance = i32::try_from(to.wrapping_sub(end) as i64).ok()?;
+            code.extend(distance.to_le_bytes());
+            Some(())
+        };
+        code.extend(OVER);
+        code.extend([0x9c, 0xf6, 0x05]);
+        field(&mut code, c.counter, 1)?;
+        code.extend([63, 0x75, 16, 0x41, 0x53, 0x4c, 0x8d, 0x1d]);
+        field(&mut code, c.counter, 0)?;
+        code.push(0xe8);
+        field(&mut code, routine, 0)?;
+        code.extend([0x41, 0x5b, 0x83, 0x05]);
+        field(&mut code, c.counter, 1)?;
+        code.extend([1, 0x83, 0x1d]);
+        field(&mut code, c.counter, 1)?;
+        code.extend([0, 0x9d]);
+        code.extend(BACK);
+        (code.len() == c.len).then_some((c.at, code))
+    }
+
+    /// Changes of what the output says of calls that are in another place.
+    fn caller_note_edits(&self, kind: Kind) -> Vec<Edit> {
+        let Some(note) = self.output.note(b"postlink", 3) else {
+            return Vec::new();
+        };
+        let start = (note.as_ptr() as usize).wrapping_sub(self.output.data.as_ptr() as usize);
+        if kind == Kind::CallersUnsaid {
+            // Its type is in front of the owner's name.
+            let at = start.saturating_sub(16);
+            return vec![Edit::new("the note of callers", at, &[4])];
+        }
+        let ends: FxHashSet<u64> = self
+            .sites
+            .iter()
+            .map(|s| s.addr + u64::from(s.insn.len))
+            .collect();
+        let mut edits = Vec::new();
+        let mut r = Reader::new(note);
+        let (Some(_), Some(count)) = (r.u32(), r.uleb()) else {
+            return edits;
+        };
+        let mut new = 0u64;
+        for _ in 0..count {
+            let further = start + r.pos();
+            let Some(by) = r.uleb() else { break };
+            let back = start + r.pos();
+            let Some(_) = r.sleb() else { break };
+            new = new.wrapping_add(by);
+            let at = if kind == Kind::CallerLied {
+                back
+            } else {
+                further
+            };
+            if let (true, Some(byte)) = (ends.contains(&new), self.output.data.get(at)) {
+                let what = format!("the call that returns to {new:#x}");
+                edits.push(Edit::new(what, at, &[byte ^ 1]));
+            }
+        }
+        edits
     }
 
     fn spoil_call(
@@ -105,8 +249,7 @@ impl Faults<'_> {
         counters: &FxHashSet<u64>,
     ) -> Option<Vec<(usize, Vec<u8>)>> {
         // Displacements of `add`, `sbb`, `cmp`, `lea`, and of the call.
-        let [add, sbb, cmp, lea, call] =
-            [c.add + 2, c.add + 9, c.add + 16, c.slow + 5, c.slow + 10];
+        let [add, sbb, cmp, lea, call] = [c.add + 2, c.add + 9, c.ask, c.slow + 5, c.slow + 10];
         let moved = |fields: &[usize], by: i64| {
             let one = |at: &usize| {
                 let field = i64::from(self.four(*at)? as i32).checked_add(by)?;
@@ -139,7 +282,7 @@ impl Faults<'_> {
             Kind::CallFlagsLost => {
                 let (push, pop) = c.flags?;
                 // Whether that matters is certain where the next instruction reads one.
-                let next = self.site_at(c.addr + (c.at + c.len - c.add) as u64)?;
+                let next = self.site_at(Self::address_in(c, c.at + c.len))?;
                 if X86_64::effects(self.bytes(next)).flag_reads == 0 {
                     return None;
                 }
@@ -148,11 +291,21 @@ impl Faults<'_> {
             }
             Kind::CallOverRedZone => {
                 let (over, back) = c.zone?;
-                Some(vec![(over + 4, vec![0]), (back + 4, vec![0])])
+                let zero = if self.file(over, 8) == FAR_OVER { 4 } else { 1 };
+                Some(vec![(over + 4, vec![0; zero]), (back + 4, vec![0])])
             }
             // pop rbx, nop
             Kind::CallRegisterLost => Some(vec![(c.slow + 14, vec![0x5b, 0x90])]),
-            Kind::CallStackMoved => Some(vec![(c.zone?.1 + 4, vec![136])]),
+            Kind::CallStackMoved => Some(vec![(c.zone?.1 + 4, vec![144])]),
+            Kind::CallerWordOff if c.callers => {
+                // mov rax,[rsp+n]
+                let at = self.offset(self.routine_of(c)?)?;
+                let code = self.file(at, 96);
+                let load = [0x48, 0x8b, 0x84, 0x24];
+                let at = at + 4 + code.windows(4).position(|w| w == load)?;
+                moved(&[at], 8)
+            }
+            Kind::CallerSampledOften if c.callers => Some(vec![(c.site + 6, vec![31])]),
             _ => None,
         }
     }
@@ -172,13 +325,16 @@ impl Faults<'_> {
             let Some(page) = page else { continue };
             found.push(Call {
                 addr: s.addr,
+                site: s.at,
                 at: s.at,
                 len: 40,
                 add: s.at,
+                ask: s.at,
                 slow: s.at + 12,
                 zone: None,
                 flags: None,
                 counter: page + (u64::from(load >> 10 & 0xfff) << 2),
+                callers: false,
             });
         }
         found

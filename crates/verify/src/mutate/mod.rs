@@ -256,6 +256,18 @@ kinds! {
     CallRegisterLost,
     /// x86-64: a counter of calls leaves the stack pointer elsewhere.
     CallStackMoved,
+    /// x86-64: what is noted as where calls come from is the word beside the return address.
+    CallerWordOff,
+    /// x86-64: where calls come from is noted twice as often as it counts for.
+    CallerSampledOften,
+    /// x86-64: it is noted where no call leads to, or where the function itself comes as well.
+    CallerOfPart,
+    /// The output says that a call is another one of the input.
+    CallerLied,
+    /// The output says that a call is elsewhere.
+    CallerElsewhere,
+    /// The output does not say which calls of the input its calls are.
+    CallersUnsaid,
     /// The claim says something else of what the rewriter used to find references to code.
     BasisLied,
     /// The claim says something else of the jump at an old entry.
@@ -550,7 +562,17 @@ impl Kind {
         Kind::CallStackMoved,
     ];
 
-    /// Those of them that only instructions of x86-64 have.
+    /// Kinds that only such programs have that also note where calls come from.
+    pub const CALLERS: &'static [Kind] = &[
+        Kind::CallerWordOff,
+        Kind::CallerSampledOften,
+        Kind::CallerOfPart,
+        Kind::CallerLied,
+        Kind::CallerElsewhere,
+        Kind::CallersUnsaid,
+    ];
+
+    /// Those of [`Kind::CALLS`] that only instructions of x86-64 have.
     pub const CALLS_X86_64: &'static [Kind] = &[
         Kind::CallSaturationOff,
         Kind::CallTakenElsewhere,
@@ -776,7 +798,9 @@ impl<'a> Faults<'a> {
                 self.bare_edits(kind)
             }
             _ if Kind::OWN_TABLES.contains(&kind) => self.own_table_edits(kind),
-            _ if Kind::CALLS.contains(&kind) => self.call_edits(kind),
+            _ if Kind::CALLS.contains(&kind) || Kind::CALLERS.contains(&kind) => {
+                self.call_edits(kind)
+            }
             WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),
             OtherAdvice | AdviceElsewhere | StartsElsewhere => self.start_up_edits(kind),
             WrongConstant | ConstantElsewhere => self.constant_edits(kind),

@@ -2,8 +2,9 @@
 //! memory.
 
 use crate::addr::OutputAddr;
-use crate::arch::Arch;
+use crate::arch::{Arch, Flow};
 use crate::context::{Context, Counts, Findings, FuncId};
+use crate::files::bytes::Reader;
 use crate::files::claim::Range;
 use crate::machine::Footprint;
 use crate::proof::gaps;
@@ -15,6 +16,11 @@ use rustc_hash::FxHashMap;
 
 /// Memory in front of the first thread's counters that belongs to the start-up code.
 const PRIVATE: u64 = 0x8000;
+
+/// Calls are sampled where these bits of their number are zero.
+const PERIOD: u64 = 63;
+/// The type of the note that says which calls of the output are which of the input.
+const CALLERS: u32 = 3;
 
 /// New memory of an instrumented program.
 pub(crate) fn areas(layout: &Layout) -> Counts {
@@ -43,7 +49,7 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
     for w in walked {
         all.join(&w.footprint);
     }
-    counters_of_calls(cx, walked, found);
+    counters_of_calls::<A>(cx, walked, found);
     let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));
     if let Some((start, end)) = all.written {
         for c in all
@@ -78,8 +84,9 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
 }
 
 /// Where calls are counted, each function counts in one counter of its own: that counter's first call is noted, one is
-/// added to it, and what is asked is it or the place of its first call.
-fn counters_of_calls(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+/// added to it, and what is asked is it or the place of its first call. Where it is noted where calls come from, that
+/// is the return address of the first and of every 64th, and the output says which call of the input it belongs to.
+fn counters_of_calls<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
     let of_calls = |w: &Walked| {
         let print = &w.footprint;
         !(print.noted.is_empty() && print.called.is_empty())
@@ -88,11 +95,29 @@ fn counters_of_calls(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) 
         return;
     }
     let mut users: FxHashMap<u64, FuncId> = FxHashMap::default();
+    let has_callers = |w: &Walked| !w.footprint.callers.is_empty();
+    if walked.iter().any(has_callers) {
+        callers::<A>(cx, walked, found);
+    }
     for (id, w) in (0..).zip(walked) {
         let Some(f) = cx.function(id).filter(|_| w.failure.is_none()) else {
             continue;
         };
         let print = &w.footprint;
+        let sampled = match (print.masks.as_slice(), has_callers(w)) {
+            ([], false) | ([PERIOD], true) => None,
+            (masks, true) => Some(format!(
+                "where they come from is sampled by the bits {masks:#x?}, not by {PERIOD:#x}"
+            )),
+            (masks, false) => Some(format!("its counter is asked by the bits {masks:#x?}")),
+        };
+        let wrong = w.no_caller.clone().or(sampled);
+        if let Some(what) = wrong {
+            let text = format!("calls of the function are not counted as they must: {what}");
+            let failure = Failure::new(Check::Counting, text).at(f.old_entry, f.new_entry());
+            found.functions.push((id, failure));
+            continue;
+        }
         let what = match (print.noted.as_slice(), print.called.as_slice()) {
             ([noted], [called]) if noted == called => {
                 let is_own = |at: &u64| *at == *noted || *at == noted.wrapping_add(4);
@@ -115,6 +140,88 @@ fn counters_of_calls(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) 
         let failure = Failure::new(Check::Counting, text).at(f.old_entry, f.new_entry());
         found.functions.push((id, failure));
     }
+}
+
+/// Where it is noted where calls come from, the note of owner `postlink` and type 3 must give every call in new code
+/// that is reached the call of the input that it corresponds to:
+///
+/// | field | encoding |
+/// |---|---|
+/// | version, 1 | u32 |
+/// | number of calls, ascending in the output | uleb |
+/// | per call: return address in the output − the one before it | uleb |
+/// | return address in the input − the one before it | sleb |
+///
+/// New addresses are there once, so no call has two meanings. What it says of code that nothing reaches is never read.
+fn callers<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+    let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));
+    let Some(note) = cx.output.note(b"postlink", CALLERS) else {
+        return fail(
+            "where calls come from is noted, and the output does not say which calls of the input these are".into(),
+        );
+    };
+    let Some(known) = read_callers(note) else {
+        return fail("the note of where calls come from cannot be read".into());
+    };
+    let base = cx.input.extent().0;
+    for (id, w) in (0..).zip(walked) {
+        let Some(f) = cx.function(id).filter(|_| w.failure.is_none()) else {
+            continue;
+        };
+        for (slot, old) in w.pairs.each(base) {
+            let bytes = cx.input.bytes_from(old).unwrap_or(b"");
+            let Some(call) = A::decode(bytes, old).filter(|i| is_call(i.flow)) else {
+                continue;
+            };
+            let new = f.address(slot).and_then(|at| {
+                let insn = A::decode(cx.output.bytes_from(at.get())?, at.get())?;
+                is_call(insn.flow).then(|| at.get() + u64::from(insn.len))
+            });
+            // Jumps and padding in front of a call are pairs with it, too.
+            let Some(new) = new else { continue };
+            let back = old + u64::from(call.len);
+            let said = known.binary_search_by_key(&new, |known| known.0);
+            let said = said.ok().and_then(|i| known.get(i)).map(|known| known.1);
+            if said != Some(back) {
+                let text = match said {
+                    Some(said) => format!(
+                        "the call that returns to {new:#x} is that which returns to {back:#x}, and the output says {said:#x}"
+                    ),
+                    None => format!(
+                        "the call that returns to {new:#x} is that which returns to {back:#x}, and the output does not say so"
+                    ),
+                };
+                let failure = Failure::new(Check::Counting, text).at(f.old_entry, f.new_entry());
+                found.functions.push((id, failure));
+                break;
+            }
+        }
+    }
+}
+
+fn is_call(flow: Flow) -> bool {
+    matches!(flow, Flow::Call(_) | Flow::IndirectCall)
+}
+
+/// Return addresses: of the output, ascending, and of the input.
+fn read_callers(note: &[u8]) -> Option<Vec<(u64, u64)>> {
+    let mut r = Reader::new(note);
+    if r.u32()? != 1 {
+        return None;
+    }
+    let count = r.uleb()?;
+    let mut known: Vec<(u64, u64)> = Vec::new();
+    let (mut new, mut old) = (0u64, 0u64);
+    for _ in 0..count {
+        let further = r.uleb()?;
+        if further == 0 {
+            return None;
+        }
+        new = new.checked_add(further)?;
+        old = old.wrapping_add_signed(r.sleb()?);
+        known.push((new, old));
+    }
+    r.is_empty().then_some(known)
 }
 
 /// What runs before the program does, in the place of something else, does so once, and keeps what it must.

@@ -20,7 +20,8 @@
 //! all but its argument, and writes to the table that it is given.
 //! What counts calls may call a routine that notes the first ones: of that is shown what it leaves as it was
 //! ([`crate::routines`]), and assumed that it writes to no memory of the program (A14). Where one function does that,
-//! all count their calls, each in a counter of its own ([`crate::proof::counting`]).
+//! all count their calls, each in a counter of its own ([`crate::proof::counting`]). If it reads a word of its caller's
+//! on the stack, that must be the return address of the function ([`Walk::note_caller`]).
 //!
 //! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
@@ -145,6 +146,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let end = end.filter(|end| !matches || self.comes_to(state, *end, places))?;
         self.out.footprint.join(&footprint);
+        if !footprint.callers.is_empty() {
+            let from = chain.first().copied().unwrap_or_else(|| state.addr());
+            self.note_caller(from, at, &footprint.callers);
+        }
         if let Some(fresh) = fresh {
             self.fresh = Some(Fresh { at: end, ..fresh });
             if relies {
@@ -152,6 +157,37 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
         Some(end)
+    }
+
+    /// What is noted as where a call came from must be the return address: at the entry, where a call has just come by
+    /// what the unwind table says, the word that the call left. `words`: where those are that were noted.
+    fn note_caller(&mut self, from: InputAddr, at: OutputAddr, words: &[i64]) {
+        let (old, new) = (self.f.old_entry, self.f.new_entry());
+        let pad = self.old_bytes(old).and_then(|b| A::decode(b, old.get()));
+        let pad = pad
+            .filter(|i| i.landing_pad)
+            .map_or(0, |i| u64::from(i.len));
+        let why = if from != old && from != old + pad {
+            Some("it is not at the function's entry".to_owned())
+        } else if let Some(word) = words.iter().find(|word| **word != 0) {
+            Some(format!(
+                "the word is {word} bytes from the stack pointer, where the return address is not"
+            ))
+        } else if !self
+            .s
+            .interner
+            .is_called::<A>(self.s.old_rows.row(old.get(), 1).0)
+        {
+            Some("the unwind table does not say that a call leads to the entry".to_owned())
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            self.out.no_caller = Some(format!(
+                "the code at {at:#x} notes a word as where a call came from: {why}"
+            ));
+        }
+        self.notes_callers.extend([at, new]);
     }
 
     /// Whether new code from `at` on comes to what may be the old side's instruction, by silent steps alone.
@@ -307,7 +343,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 } else {
                     let code = |a: u64| cx.unowned(OutputAddr::new(a));
                     let notes = routines::notes::<A>(&code, target.get());
-                    notes.is_ok().then_some(Routine::Notes)
+                    notes.ok().map(|caller| Routine::Notes { caller })
                 }
             }
         };

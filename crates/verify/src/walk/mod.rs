@@ -102,6 +102,8 @@ pub(crate) struct Walked {
     pub free: Vec<std::ops::Range<u32>>,
     /// What counting touches.
     pub footprint: Footprint,
+    /// Why what is noted as where a call came from may be something else.
+    pub no_caller: Option<String>,
     /// Inserted code changes flags or registers that are dead only by calling conventions.
     pub by_convention: bool,
     /// Indirect calls and jumps that are recorded.
@@ -213,6 +215,12 @@ struct Walk<'a, 's, A: Arch> {
     joined: FxHashSet<OutputAddr>,
     /// Instructions of new code that must not be jumped to.
     closed: Vec<OutputAddr>,
+    /// Where code at the entry begins that notes where a call came from.
+    notes_callers: Vec<OutputAddr>,
+    /// Where the function itself comes near its entry, but for calls.
+    comes_again: SmallVec<[OutputAddr; 2]>,
+    /// A call's target is being related.
+    calling: bool,
     /// New code that continues with an operand that was read before it ([`changes`]).
     after_read: FxHashSet<OutputAddr>,
     /// Registers that hold other pages than in the old program where new code is reached, if any do.
@@ -270,6 +278,9 @@ pub(crate) fn walk<'a, A: Arch>(
         own: OwnTables::default(),
         joined: FxHashSet::default(),
         closed: Vec::new(),
+        notes_callers: Vec::new(),
+        comes_again: SmallVec::new(),
+        calling: false,
         after_read: FxHashSet::default(),
         states: FxHashMap::default(),
         carry: SmallVec::new(),
@@ -335,6 +346,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let entry = (self.f.old_entry, self.f.new_entry());
         self.relate_indirect(entry.0, entry.1)?;
         self.joined.clear();
+        self.comes_again.clear();
         if cx.counts.is_some() {
             let labels = self.f.labels.iter().chain(roots).map(|l| l.0);
             self.targets
@@ -719,6 +731,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 && (A::STEP > 1 || self.cx.counts.is_some())
             {
                 self.joined.insert(OutputAddr::new(target));
+                self.come_again(OutputAddr::new(target));
             }
             if !self.mark(at, slot, usize::from(insn.len), key)? {
                 self.meet(state.addr(), at, pending)?;
@@ -849,7 +862,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if a.kind == FieldKind::Page {
                 self.relate_page(p, &a, q, &b, pending)?;
             } else {
-                self.relate_field(p, old_bytes, &a, q, &b)?;
+                self.calling = matches!(old.flow, Flow::Call(_));
+                let related = self.relate_field(p, old_bytes, &a, q, &b);
+                self.calling = false;
+                related?;
             }
         }
 

@@ -480,6 +480,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
             }
         }
+        let mut noting = self.notes_callers.iter();
+        let again = noting.find(|q| self.comes_again.contains(q));
+        if let Some(at) = again {
+            self.out.no_caller = Some(format!(
+                "new code is entered again at {at:#x}, and notes where a call came from"
+            ));
+        }
         match self.closed.iter().find(|q| self.joined.contains(q)) {
             Some(&q) => {
                 let text = format!(

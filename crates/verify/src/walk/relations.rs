@@ -108,6 +108,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
+    /// Notes that the function goes to a place in its own new code, if that is at the entry or behind its landing pad.
+    pub(super) fn come_again(&mut self, at: OutputAddr) {
+        if at.get().wrapping_sub(self.f.new_entry().get()) <= 8 {
+            self.comes_again.push(at);
+        }
+    }
+
     /// Control that went to `old` goes to `new` now.
     pub(super) fn relate(&mut self, old: InputAddr, new: OutputAddr) -> Step {
         // The entry of a function that shares this one's new code. That pair is shown where that function is walked.
@@ -117,6 +124,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if self.f.in_new(new) {
             if A::STEP > 1 || self.cx.counts.is_some() {
                 self.joined.insert(new);
+                if !self.calling {
+                    self.come_again(new);
+                }
             }
             let pages = (!self.carry.is_empty()).then(|| self.carry.as_slice().into());
             self.s.work.push((old, new, pages));

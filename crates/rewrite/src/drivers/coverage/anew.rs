@@ -1,14 +1,35 @@
 //! Functions re-emitted, with counters of calls or blocks.
+//!
+//! # Callers
+//!
+//! With `call-edges` a counter notes return addresses, and in re-emitted functions these are addresses of the output.
+//! Nothing translates them while the program runs; the way of the data is:
+//!
+//! 1. Once all functions have their places ([`calls`]), each call in them has a pair of return addresses, of the output
+//!    and of the input.
+//! 2. The list goes into the output as a note ([`postlink_elf::callers`]), which the checker compares with the pairs of
+//!    calls that it finds itself, and into the map (`postlink_mip`, `MOVED_CALLERS`), whose hash covers it.
+//! 3. `mip create` takes it from the map into the profile.
+//! 4. `mip merge` looks the addresses of a run up in it. From there on edges have addresses of the input, as they have
+//!    in profiles of programs whose functions stay: `mip show` and `mip order` know no difference.
+//!    What the list does not have is in code that did not move: an old body, or a function that was left alone.
+//!
+//! There is a return address only where a call leads to. A part that a compiler split off is jumped to, with anything
+//! on the stack: the unwind table says so ([`is_called`]), and its calls are counted without callers, as are those of a
+//! function that jumps to its own entry.
 
-use postlink_elf::write::Writer;
+use postlink_dwarf::AddressMap;
+use postlink_elf::callers::{self, Call};
+use postlink_elf::unwind::rows::{self, CfaRule, RegRule};
+use postlink_elf::write::{NewKind, NewSection, Writer};
 use postlink_isa::coverage::{CallPlace, Covers};
-use postlink_isa::{Code, Isa, RegSet};
-use postlink_mip::{self as mip, Block, InferredBlock, Profile};
+use postlink_isa::{Code, Flow, Isa, RegSet};
+use postlink_mip::{self as mip, Block, InferredBlock, MovedCaller, Profile};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 use super::runtime::{counter_size, put_runtime, slow_size};
-use super::{CoverageMode, CoverageOptions, call_counter, describe};
+use super::{CoverageMode, CoverageOptions, call_counter, describe, seal};
 use crate::analyse::counters::{cheapest, estimate, live_at, spare};
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
 use crate::analyse::{Analysed, EntryPatch, NodeCounter, Probes, Scratch, Target, prepare};
@@ -16,7 +37,7 @@ use crate::cfg::{BlockId, Cfg, OwnTable, Term};
 use crate::discover::{NonlocalExits, Program, Refs};
 use crate::drivers::rewriting::retain;
 use crate::error::Error;
-use crate::link::{self, LinkOptions, Ready, emit_in_place, hook, reusable_space};
+use crate::link::{self, LinkOptions, Placement, Ready, emit_in_place, hook, reusable_space};
 use crate::phases;
 use crate::pin::Pin;
 use crate::report::inspect::tail_calls;
@@ -78,7 +99,7 @@ impl Anew {
         &mut self,
         program: &Program<'_>,
         options: &CoverageOptions,
-        profile: &Profile,
+        profile: &mut Profile,
         next: u64,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
@@ -100,7 +121,7 @@ impl Anew {
         };
         let link_options = LinkOptions {
             reusable,
-            notes: slow_size::<I>(elf, options, next)?,
+            notes: slow_size::<I>(elf, options, profile, next)?,
             room_for_all: true,
             ..LinkOptions::instrumented(elf)
         };
@@ -108,6 +129,16 @@ impl Anew {
         let mut placed = link::place::<I>(program, ready, [&order, &order], &link_options, writer);
         placed.plan_veneers::<I>(program, ready, writer);
         placed.unwind(program, ready, writer)?;
+        if options.mode == CoverageMode::CallEdges {
+            let calls = calls::<I>(program, &placed, ready, patches)?;
+            put_calls(&calls, writer)?;
+            let of_map = calls.iter().map(|call| MovedCaller {
+                ran: call.new as i64,
+                source: call.old as i64,
+            });
+            profile.callers = of_map.collect();
+            seal(profile, elf);
+        }
         let entry = hook(elf)?;
         let copies = &placed.slow_copies;
         let (start, probes) =
@@ -119,6 +150,73 @@ impl Anew {
         placed.note(program, ready, patches, &link_options, writer)?;
         Ok(())
     }
+}
+
+/// The calls in functions that are re-emitted, by where they return to.
+fn calls<I: Isa>(
+    program: &Program<'_>,
+    placed: &Placement,
+    ready: &[Ready],
+    patches: &[EntryPatch],
+) -> Result<Vec<Call>, Error> {
+    let parts = placed.map_parts::<I>(program, ready, patches);
+    let map = AddressMap::new(parts).map_err(|e| Error::internal(e.to_string()))?;
+    let mut calls = Vec::new();
+    for run in map.runs() {
+        let bytes = program.elf.bytes_at(run.old, run.old_len.into());
+        // Where the lengths differ it is one instruction.
+        I::sweep(bytes.unwrap_or(&[]), run.old, |insn| {
+            if matches!(insn.flow, Flow::Call { .. } | Flow::IndirectCall) {
+                let old = insn.end();
+                let new = run.new_end() - (run.old_end() - old);
+                calls.push(Call { new, old });
+            }
+            true
+        });
+    }
+    calls.sort_unstable();
+    Ok(calls)
+}
+
+/// Puts the note that says which calls are which.
+fn put_calls(calls: &[Call], writer: &mut Writer<'_>) -> Result<(), Error> {
+    let bytes = callers::encode(calls)?;
+    let placed = writer.append(NewSection {
+        name: callers::SECTION.to_owned(),
+        kind: NewKind::Note,
+        align: callers::ALIGN,
+        size: bytes.len() as u64,
+    });
+    writer.contents(placed.id).copy_from_slice(&bytes);
+    Ok(())
+}
+
+/// Whether a call leads to a function's entry, by what the unwind table says there: the return address is where a call
+/// leaves it.
+fn is_called<I: Covers>(program: &Program<'_>, function: usize) -> bool {
+    let start = program.start(function);
+    let fde = program
+        .piece_at(start)
+        .and_then(|piece| piece.fde)
+        .and_then(|fde| program.eh.fdes.get(fde as usize))
+        .filter(|fde| fde.start == start);
+    let Some(fde) = fde else { return false };
+    let cie = &program.eh.cies[fde.cie];
+    let Ok(rows) = rows::rows(cie, fde) else {
+        return false;
+    };
+    let (stack, pushed) = I::UNWIND_CALL;
+    let returns = match pushed {
+        0 => None,
+        pushed => Some(RegRule::Offset(-pushed)),
+    };
+    let cfa = CfaRule::Offset {
+        register: stack,
+        offset: pushed,
+    };
+    rows.first().is_some_and(|(_, row)| {
+        row.cfa == cfa && row.rule(cie.ra_register as u16) == returns && !row.ra_signed
+    })
 }
 
 /// All functions re-emitted, or why not.
@@ -192,6 +290,9 @@ fn make<'d, I: Covers>(
             }
             CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I, false>,
             // Without relocations it may be a part that a compiler split off.
+            CoverageMode::CallEdges if !entered_again && is_called::<I>(program, function) => {
+                put_call_and_caller::<I>
+            }
             CoverageMode::CallGraph | CoverageMode::CallEdges
                 if entered_again || !program.refs.kept =>
             {
@@ -262,6 +363,10 @@ fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
 
 fn put_call_inside<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
     I::put_called(out, live, call_counter(false, CallPlace::Block));
+}
+
+fn put_call_and_caller<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
+    I::put_called(out, live, call_counter(true, CallPlace::Block));
 }
 
 /// The first place in a block for a counter, after a landing pad of indirect branches, and what is live there.

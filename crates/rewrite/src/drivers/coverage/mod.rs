@@ -17,7 +17,8 @@
 //! What they mean goes to a `.mipmap` beside the output, and nothing of it into the output. Addresses in it
 //! count from zero: a function's is its address in the input.
 //!
-//! Without kept relocations functions are re-emitted as well. Those whose old entry has no room for a jump are left
+//! Without kept relocations functions are re-emitted as well; what their return addresses are in the input, the map
+//! says ([`anew`]). Those whose old entry has no room for a jump are left
 //! out, as pointers lead there past the counter; so are, for coverage of blocks, those that may continue in old code.
 //! Which of them are parts that a compiler split off is not known: counters step over what may be below the stack
 //! pointer.
@@ -211,21 +212,23 @@ impl<'d, I: Covers> Covered<'d, I> {
             next += function.counter_bytes(types);
         }
         let elf = self.program.elf;
+        let moved = types.has(Types::RETURN_ADDRESS) && !self.emission.is_in_place();
         let mut profile = Profile {
-            types,
+            types: if moved {
+                types.with(Types::MOVED_CALLERS)
+            } else {
+                types
+            },
             identity: elf.build_id.map_or(0, mip::create::identity),
             functions,
             ..Profile::default()
         };
-        // Of the contents: another build, or other options, give another hash.
-        let mut contents = mip::map::write(&profile, Width::Wide, 0);
-        contents.extend(identity(elf).hex().bytes());
-        profile.module_hash = mip::hash::module_hash(&contents);
+        seal(&mut profile, elf);
         (profile, next)
     }
 
     /// Gives everything its place.
-    fn link(&mut self, profile: &Profile, next: u64) -> Result<Writer<'d>, Error> {
+    fn link(&mut self, profile: &mut Profile, next: u64) -> Result<Writer<'d>, Error> {
         let (program, in_place) = (&self.program, self.emission.is_in_place());
         let bytes = Room::of::<I>(&self.options, next).bytes + runtime::BIAS;
         let write_options = WriteOptions {
@@ -257,8 +260,8 @@ impl<'d, I: Covers> Covered<'d, I> {
         phases: &mut Phases,
     ) -> Result<CoverageReport, Error> {
         phases.begin("link");
-        let (profile, next) = self.map();
-        let writer = self.link(&profile, next)?;
+        let (mut profile, next) = self.map();
+        let writer = self.link(&mut profile, next)?;
         phases.begin("write");
         let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
@@ -380,9 +383,9 @@ impl Emission {
     ) -> Result<Emission, Error> {
         // What leads into the first instructions of a function is known only as far as a jump there takes.
         if !program.refs.kept {
-            if options.mode == CoverageMode::CallEdges {
+            if options.mode == CoverageMode::CallEdges && !I::CALLERS_IN_BLOCKS {
                 return Err(Error::Unsupported(
-                    "callers are known by their return addresses, which stay if functions count in stubs at their entries; without kept relocations (-Wl,-q) functions are re-emitted; the mode call-graph counts their calls".into(),
+                    "callers are known by their return addresses, which on AArch64 are noted in stubs at entries alone; without kept relocations (-Wl,-q) functions are re-emitted; the mode call-graph counts their calls".into(),
                 ));
             }
             let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
@@ -460,6 +463,14 @@ impl Emission {
             Emission::Anew(anew) => anew.take_back(program, functions),
         }
     }
+}
+
+/// Gives the map its hash, of the contents: another build, or other options, give another one.
+fn seal(profile: &mut Profile, elf: &Elf<'_>) {
+    profile.module_hash = 0;
+    let mut contents = mip::map::write(profile, Width::Wide, 0);
+    contents.extend(identity(elf).hex().bytes());
+    profile.module_hash = mip::hash::module_hash(&contents);
 }
 
 /// What the map says of a function before its counters are known.

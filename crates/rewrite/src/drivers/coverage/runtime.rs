@@ -54,7 +54,10 @@ fn header(profile: &Profile, room: &Room) -> Vec<u8> {
     let mut header = mip::Header::new(
         Kind::Raw,
         Some(Width::Wide),
-        profile.types.without(Types::INFERRED_BLOCKS),
+        profile
+            .types
+            .without(Types::INFERRED_BLOCKS)
+            .without(Types::MOVED_CALLERS),
         profile.module_hash,
     );
     header.word = profile.identity;
@@ -87,16 +90,22 @@ fn slow_paths<I: Covers>(calls: bool, config: SlowConfig) -> Result<(Vec<u8>, u6
 pub(super) fn slow_size<I: Covers>(
     elf: &Elf<'_>,
     options: &CoverageOptions,
+    profile: &Profile,
     next: u64,
 ) -> Result<u64, Error> {
-    let config = slow_config::<I>(elf, options, next);
+    let config = slow_config::<I>(elf, options, profile, next);
     let size = slow_paths::<I>(options.mode.calls(), config)?.0.len() as u64;
     Ok(if size == 0 { 0 } else { size + SLACK })
 }
 
 /// The slow path's addresses, as far as they are known before anything has its place: near by, for code of the same
 /// size.
-fn slow_config<I: Isa>(elf: &Elf<'_>, options: &CoverageOptions, next: u64) -> SlowConfig {
+fn slow_config<I: Isa>(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+) -> SlowConfig {
     let (room, near) = (Room::of::<I>(options, next), elf.extent().1);
     let counters = near.next_multiple_of(I::COUNTER_UNIT) + I::COUNTER_UNIT;
     SlowConfig {
@@ -105,7 +114,13 @@ fn slow_config<I: Isa>(elf: &Elf<'_>, options: &CoverageOptions, next: u64) -> S
         counters,
         table: counters + room.table,
         entries: room.entries,
+        zone: in_blocks(profile),
     }
+}
+
+/// Whether the counters that note callers are in blocks, as they are in functions that are re-emitted.
+fn in_blocks(profile: &Profile) -> bool {
+    profile.types.has(Types::MOVED_CALLERS)
 }
 
 /// Appends a section for so many bytes of code, and a few more.
@@ -170,7 +185,7 @@ pub(super) fn put_runtime<I: Covers>(
         fresh: calls,
     };
     let mut slow: Vec<Placed> = copies.to_vec();
-    let slow_bytes = slow_size::<I>(elf, options, next)?;
+    let slow_bytes = slow_size::<I>(elf, options, profile, next)?;
     if slow.is_empty() && slow_bytes > 0 {
         slow.push(append_code(".text.slow", slow_bytes - SLACK, writer));
     }
@@ -191,6 +206,7 @@ pub(super) fn put_runtime<I: Covers>(
                 counters: counters.addr.get(),
                 table: (counters.addr + room.table).get(),
                 entries: room.entries,
+                zone: in_blocks(profile),
             },
         )?;
         fill_code::<I>(copy.id, &code, writer)?;

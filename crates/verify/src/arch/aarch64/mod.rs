@@ -162,6 +162,7 @@ impl Arch for AArch64 {
     const REGISTERS: u8 = 32;
     const STACK: u8 = 31;
     const RED_ZONE: i64 = 0;
+    const UNWIND_STACK: u16 = 31;
     const CALL_PUSHES: i64 = 0;
     const LINK: &'static [u8] = &[30];
     const TABLE: u8 = 16;

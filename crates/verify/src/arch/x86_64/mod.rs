@@ -235,6 +235,7 @@ impl Arch for X86_64 {
     const REGISTERS: u8 = 16;
     const STACK: u8 = 4;
     const RED_ZONE: i64 = 128;
+    const UNWIND_STACK: u16 = 7;
     const CALL_PUSHES: i64 = 8;
     const LINK: &'static [u8] = &[];
     const TABLE: u8 = 11;

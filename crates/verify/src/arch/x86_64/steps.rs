@@ -221,6 +221,10 @@ fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
         Opcode::CMP | Opcode::TEST => {
             let read = (0..2).find(|i| is_memory(*i));
             let ops = match read {
+                Some(i) if insn.opcode() == Opcode::TEST && number(1 - i).is_some() => {
+                    let mask = number(1 - i)? as u64;
+                    smallvec![Op::Test { mem: mem(i)?, mask }]
+                }
                 Some(i) => smallvec![Op::Read { mem: mem(i)? }],
                 None => SmallVec::new(),
             };
