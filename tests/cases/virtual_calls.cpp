@@ -1,5 +1,4 @@
 //# about: virtual calls with thunks (multiple and virtual bases), member pointers, casts at run time
-//# not aarch64-gcc-pie: without relocations its program headers go to the new segment, where the emulator (7.2) does not find them (docs/without-relocations.md)
 //# build O3: -O3
 //# build norelro: -Wl,-z,norelro
 #include <cstdio>

@@ -279,6 +279,14 @@ fn text_distance(elf: &Elf<'_>, page: u64) -> Option<u64> {
     distance.is_multiple_of(page).then_some(distance)
 }
 
+/// How much higher addresses of the first segment are than offsets. Linux before 5.18 and the emulator qemu take that
+/// for the distance of the table of program headers, too: a program whose table is elsewhere would crash at its start.
+fn first_distance(elf: &Elf<'_>, page: u64) -> Option<u64> {
+    let first = elf.loads().next()?;
+    let distance = first.addr.checked_sub(first.offset)?;
+    distance.is_multiple_of(page).then_some(distance)
+}
+
 /// Largest alignment of a section: the file may have to be padded by as much.
 const MAX_ALIGN: u64 = 1 << 30;
 
@@ -377,7 +385,9 @@ impl<'d> Writer<'d> {
             }
         }
         let base = end.and_then(|a| a.checked_add(loaded_end % page));
-        let distance = if options.like_text {
+        let distance = if room == Room::Elsewhere && elf.etype == raw::ET_DYN {
+            first_distance(elf, page)
+        } else if options.like_text {
             text_distance(elf, page)
         } else {
             None

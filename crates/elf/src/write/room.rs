@@ -16,7 +16,8 @@
 //!    more than 1/32 of the file (or 64 KiB, in a small one) is not worth that.
 //! 3. **Page below.** In a program at a fixed address, the file grows by a page at its front, and the first
 //!    segment by that page below its address. All other addresses stay; all file offsets grow by a page.
-//! 4. **Elsewhere.** The table goes to the beginning of the new segment.
+//! 4. **Elsewhere.** The table goes to the beginning of the new segment, which in a position-independent program is as
+//!    far from its place in the file as the first segment, for old kernels.
 //!
 //! A section is moved only if nothing refers to it by address: kept relocations name no symbol in it, and in
 //! a file without them no symbol but the section's own is in it (`__abi_tag`, which the C start files define
