@@ -16,10 +16,9 @@
 //!
 //! Numbers are LEB128.
 
-use crate::elf::notes::notes;
 use crate::elf::{Elf, Section};
 use crate::leb128::{self, Reader};
-use crate::note::{OWNER, framed};
+use crate::note::{framed, unframed};
 use crate::{ErrorKind, FormatError, raw};
 
 /// Name of the section.
@@ -74,16 +73,7 @@ pub fn read(elf: &Elf<'_>) -> Result<Option<Vec<Call>>, FormatError> {
 
 /// Reads a section's contents.
 pub fn parse(section: &[u8]) -> Result<Vec<Call>, FormatError> {
-    let note = notes(section, ALIGN).next();
-    let Some(note) = note.filter(|n| n.name == OWNER && n.kind == TYPE) else {
-        return Err(FormatError::new(format!(
-            "{SECTION} of {} bytes does not begin with a note of owner \"postlink\" and type {TYPE}",
-            section.len()
-        ))
-        .at_offset(0)
-        .values(section.len(), "a note of postlink"));
-    };
-    let mut r = Reader::new(note.desc, SECTION);
+    let mut r = Reader::new(unframed(section, SECTION, TYPE)?, SECTION);
     let version = u32::from_le_bytes(r.array("the version")?);
     if version != VERSION {
         return Err(FormatError::new(format!(

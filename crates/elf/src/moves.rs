@@ -30,11 +30,10 @@
 
 use std::ops::Range;
 
-use crate::elf::notes::notes;
 use crate::elf::{Elf, Section};
 use crate::leb128::{self, Reader};
 pub use crate::note::ALIGN;
-use crate::note::{OWNER, framed};
+use crate::note::{framed, unframed};
 use crate::raw;
 use crate::{ErrorKind, FormatError};
 
@@ -143,16 +142,7 @@ pub fn read(elf: &Elf<'_>) -> Result<Option<Moves>, FormatError> {
 
 /// Reads a section's contents. Of version 1 there are runs alone.
 pub fn parse(section: &[u8]) -> Result<Moves, FormatError> {
-    let note = notes(section, ALIGN).next();
-    let Some(note) = note.filter(|n| n.name == OWNER && n.kind == TYPE) else {
-        return Err(FormatError::new(format!(
-            "{SECTION} of {} bytes does not begin with a note of owner \"postlink\" and type {TYPE}",
-            section.len()
-        ))
-        .at_offset(0)
-        .values(section.len(), "a note of postlink"));
-    };
-    let mut r = Reader::new(note.desc, SECTION);
+    let mut r = Reader::new(unframed(section, SECTION, TYPE)?, SECTION);
     let version = u32::from_le_bytes(r.array("the version")?);
     if !(1..=VERSION).contains(&version) {
         return Err(FormatError::new(format!(

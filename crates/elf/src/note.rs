@@ -585,6 +585,24 @@ pub(crate) fn framed(section: &str, kind: u32, desc: &[u8]) -> Result<Vec<u8>, F
     Ok(out)
 }
 
+/// The description of the note of ours that `section` begins with.
+pub(crate) fn unframed<'s>(
+    bytes: &'s [u8],
+    section: &str,
+    kind: u32,
+) -> Result<&'s [u8], FormatError> {
+    let note = notes(bytes, ALIGN).next();
+    let ours = note.filter(|note| note.name == OWNER && note.kind == kind);
+    ours.map(|note| note.desc).ok_or_else(|| {
+        FormatError::new(format!(
+            "{section} of {} bytes does not begin with a note of owner \"postlink\" and type {kind}",
+            bytes.len()
+        ))
+        .at_offset(0)
+        .values(bytes.len(), "a note of postlink")
+    })
+}
+
 /// The description in a section's contents; empty if there is no note.
 pub fn description(section: &[u8]) -> &[u8] {
     notes(section, ALIGN).next().map_or(&[], |note| note.desc)

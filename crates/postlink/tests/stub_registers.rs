@@ -16,6 +16,21 @@ fn count(folder: &Folder) {
     folder.run(folder.path("counting"), &[]);
 }
 
+/// Optimises `app` by that run, with all its indirect calls promoted.
+fn promote(folder: &Folder) {
+    let promotion = ["--indirect-call-promotion=calls", "--icp-top-callsites=0"];
+    let optimize = [
+        "optimize",
+        "app",
+        "-p",
+        "run.plraw",
+        "-o",
+        "opt",
+        "--move-all",
+    ];
+    folder.postlink(&[&optimize[..], &promotion].concat());
+}
+
 /// Eleven arguments in registers, the last of them in `r11`.
 const PRESERVE_NONE: &str = r#"
 #include <stdio.h>
@@ -57,17 +72,7 @@ fn an_eleventh_argument_in_r11_comes_through_counting_and_promotion() {
     let plain = folder.run(folder.path("app"), &[]);
     count(&folder);
     assert_eq!(folder.run(folder.path("counting"), &[]), plain);
-    let promotion = ["--indirect-call-promotion=calls", "--icp-top-callsites=0"];
-    let optimize = [
-        "optimize",
-        "app",
-        "-p",
-        "run.plraw",
-        "-o",
-        "opt",
-        "--move-all",
-    ];
-    folder.postlink(&[&optimize[..], &promotion].concat());
+    promote(&folder);
     assert_eq!(folder.run(folder.path("opt"), &[]), plain);
 }
 
@@ -107,17 +112,7 @@ fn the_checker_refuses_a_recorder_and_a_promotion_where_a_call_passes_a_value_in
     let folder = Folder::new();
     folder.compile("app", READ, FLAGS);
     count(&folder);
-    let promotion = ["--indirect-call-promotion=calls", "--icp-top-callsites=0"];
-    let optimize = [
-        "optimize",
-        "app",
-        "-p",
-        "run.plraw",
-        "-o",
-        "opt",
-        "--move-all",
-    ];
-    folder.postlink(&[&optimize[..], &promotion].concat());
+    promote(&folder);
     without_the_read(&folder, "app", "other");
     for output in ["counting", "opt"] {
         let proved = folder.attempt(&["verify", "app", output]);
