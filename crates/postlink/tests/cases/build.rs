@@ -62,6 +62,10 @@ impl Kind {
                 .split_once('-')
                 .is_some_and(|(tool, link)| tool == word || link == word)
     }
+    /// Whether the C library is in the program itself.
+    pub fn is_static(&self) -> bool {
+        matches!(self.link, Link::Static | Link::StaticPie)
+    }
     /// Whether additional builds of a case are made in this kind.
     pub fn takes_builds(&self, case: &Case) -> bool {
         let own = |names: &Vec<String>| names.iter().any(|name| name.starts_with("aarch64"));
@@ -122,7 +126,12 @@ pub const NATIVE: &[Kind] = kinds! {
 /// case to case.
 const AARCH64_KINDS_PER_CASE: usize = 2;
 
-/// The kinds that a case is built in.
+/// A static build takes ten times as long as another, most of it for the C library, which is the same in all of them.
+/// So a case that is for every kind is built in one static kind of this machine, which changes from case to case.
+const STATIC_KINDS_PER_CASE: usize = 1;
+
+/// The kinds that a case is built in. With `POSTLINK_ALL_KINDS` in the environment a case that is for every kind is
+/// built in every one.
 pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
     let rust = case.source.extension().is_some_and(|e| e == "rs");
     let (host, cross): (Vec<Kind>, Vec<Kind>) = if rust { RUST } else { NATIVE }
@@ -146,20 +155,28 @@ pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
         return if own {
             [host, named_cross].concat()
         } else {
-            also([host, some(named_cross, number)].concat())
+            also([host, some(named_cross, number, AARCH64_KINDS_PER_CASE)].concat())
         };
     }
-    let fit = cross
-        .iter()
-        .filter(|kind| !case.not.iter().any(|(word, _)| kind.answers_to(word)));
-    also([host, some(fit.copied().collect(), number)].concat())
+    if std::env::var_os("POSTLINK_ALL_KINDS").is_some() {
+        return [host, cross].concat();
+    }
+    // One that does not fit is no kind's turn, and is told to be skipped all the same.
+    let fits = |kind: &Kind| !case.not.iter().any(|(word, _)| kind.answers_to(word));
+    let fit = cross.iter().copied().filter(fits).collect();
+    let (fixed, others): (Vec<Kind>, Vec<Kind>) =
+        host.into_iter().partition(|kind| kind.is_static());
+    let (fixed, skipped): (Vec<Kind>, Vec<Kind>) = fixed.into_iter().partition(fits);
+    let fixed = some(fixed, number, STATIC_KINDS_PER_CASE);
+    let cross = some(fit, number, AARCH64_KINDS_PER_CASE);
+    also([others, fixed, skipped, cross].concat())
 }
 
-/// A few of some kinds, others for another number.
-fn some(kinds: Vec<Kind>, number: usize) -> Vec<Kind> {
-    let count = kinds.len().min(AARCH64_KINDS_PER_CASE);
+/// So many of some kinds, others for another number.
+fn some(kinds: Vec<Kind>, number: usize, most: usize) -> Vec<Kind> {
+    let count = kinds.len().min(most);
     // Neighbours in the list are of the same compiler; those half of it apart are mostly not, and never the same.
-    let apart = kinds.len().div_ceil(AARCH64_KINDS_PER_CASE);
+    let apart = kinds.len().div_ceil(most);
     (0..count)
         .map(|i| kinds[(number + apart * i) % kinds.len()])
         .collect()

@@ -11,8 +11,9 @@
 //! skipped, and the summary counts them. `.ci/run` sets it to a time that machines of the size it is made for
 //! do not reach.
 //!
-//! `cargo test -p postlink --test cases -- exceptions` runs the cases whose name holds that word. Everything a
-//! case has made is kept when it fails (the message says where), and always when `POSTLINK_KEEP` is set.
+//! `cargo test -p postlink --test cases -- exceptions` runs the cases whose name holds that word; with
+//! `POSTLINK_ALL_KINDS=1` in every kind ([`build`] says which are left out otherwise). Everything a case has made
+//! is kept when it fails (the message says where), and always when `POSTLINK_KEEP` is set.
 
 mod build;
 mod directives;
@@ -28,7 +29,7 @@ use std::time::{Duration, SystemTime};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::{Kind, Link, Target};
+use build::{Kind, Target};
 use directives::{Build, Case};
 use select::{kinds, kinds_of_language, read_cases, skip_reason};
 use states::Turn;
@@ -37,11 +38,6 @@ use states::Turn;
 fn end_of_time() -> Option<SystemTime> {
     let seconds = std::env::var("POSTLINK_TESTS_UNTIL").ok()?.parse().ok()?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
-}
-
-/// Whether the C library is in the program itself.
-fn is_static(kind: Kind) -> bool {
-    matches!(kind.link, Link::Static | Link::StaticPie)
 }
 
 fn trial(
@@ -125,9 +121,9 @@ fn main() -> ExitCode {
         // What is skipped anyway is nobody's first.
         todo.sort_by_key(|(_, _, skip)| skip.is_some());
         let position = |fits: fn(Kind) -> bool| todo.iter().position(|t| fits(t.0));
-        let whole = position(|kind| kind.target == Target::Host && !is_static(kind))
+        let whole = position(|kind| kind.target == Target::Host && !kind.is_static())
             .or_else(|| position(|kind| kind.target == Target::Host));
-        let elsewhere = position(|kind| kind.target != Target::Host && !is_static(kind))
+        let elsewhere = position(|kind| kind.target != Target::Host && !kind.is_static())
             .or_else(|| position(|kind| kind.target != Target::Host));
         for (before, (kind, build, skip)) in todo.into_iter().enumerate() {
             let until = until.filter(|_| before > 0);
@@ -135,7 +131,7 @@ fn main() -> ExitCode {
                 whole: Some(before) == whole,
                 presets: [whole, elsewhere].contains(&Some(before)),
                 number: before,
-                few: is_static(kind),
+                few: kind.is_static(),
             };
             trials.push((before, trial(case, kind, build, skip, until, turn)));
         }
