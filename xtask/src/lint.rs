@@ -14,8 +14,7 @@ use crate::{dependencies, layers, lengths, widths};
 /// One check.
 struct Check {
     arguments: &'static [&'static str],
-    /// Flags of rustdoc.
-    rustdoc: &'static str,
+    environment: &'static [(&'static str, &'static str)],
     /// Lint while compiling with code, by clippy's driver, in place of `cargo clippy`, which only checks types.
     with_code: bool,
     /// A part of the toolchain that may not be installed, and the command that shows it.
@@ -57,9 +56,7 @@ impl Check {
         }
         let mut command = cargo();
         command.args(self.arguments);
-        if !self.rustdoc.is_empty() {
-            command.env("RUSTDOCFLAGS", self.rustdoc);
-        }
+        command.envs(self.environment.iter().copied());
         if self.with_code {
             // What `cargo clippy -- -D warnings` sets.
             command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env(
@@ -85,13 +82,13 @@ fn cargo() -> Command {
 const SOURCE: [Check; 2] = [
     Check {
         arguments: &["fmt", "--all", "--check"],
-        rustdoc: "",
+        environment: &[],
         with_code: false,
         component: Some(("rustfmt", &["fmt", "--version"])),
     },
     Check {
         arguments: &["fmt", "--manifest-path", "fleet/Cargo.toml", "--check"],
-        rustdoc: "",
+        environment: &[],
         with_code: false,
         component: Some(("rustfmt", &["fmt", "--version"])),
     },
@@ -108,18 +105,18 @@ const COMPILED: [Check; 4] = [
             "-D",
             "warnings",
         ],
-        rustdoc: "",
+        environment: &[],
         with_code: false,
         component: Some(("clippy", &["clippy", "--version"])),
     },
     Check {
         arguments: &["doc", "--workspace", "--no-deps"],
-        rustdoc: "-D warnings",
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
         with_code: false,
         component: None,
     },
-    // Linking them needs a nightly compiler's sanitizers, checking their types does not. In the workspace's
-    // folder, where clippy has left the dependencies checked.
+    // Linking them needs a nightly compiler's sanitizers, checking their types does not, nor libFuzzer, which would be
+    // compiled from C++. In the workspace's folder, where clippy has left the dependencies checked.
     Check {
         arguments: &[
             "check",
@@ -129,7 +126,7 @@ const COMPILED: [Check; 4] = [
             "--target-dir",
             "target",
         ],
-        rustdoc: "",
+        environment: &[("CUSTOM_LIBFUZZER_PATH", "not-linked/libfuzzer.a")],
         with_code: false,
         component: None,
     },
@@ -145,7 +142,7 @@ const COMPILED: [Check; 4] = [
             "--target-dir",
             "target",
         ],
-        rustdoc: "",
+        environment: &[],
         with_code: true,
         component: Some(("clippy", &["clippy", "--version"])),
     },

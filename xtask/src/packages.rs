@@ -211,8 +211,8 @@ pub const FOR_BENCH: &[Need] = &[
     need("ld.lld-19", "lld-19", "building the corpus' variants"),
     need("tclsh", "tcl", "building sqlite"),
     need("dpkg-source", "dpkg-dev", "unpacking source packages"),
-    need("llvm-bolt-19", "bolt-19", "the side by side comparison"),
-    need("llvm-strip-19", "llvm-19", "sizes of stripped files"),
+    need("llvm-bolt-22", "bolt-22", "the side by side comparison"),
+    need("llvm-strip-22", "llvm-22", "sizes of stripped files"),
     need("valgrind", "valgrind", "simulated cache misses"),
     need("qemu-x86_64", "qemu-user", "branch records"),
 ];
@@ -376,9 +376,21 @@ fn apt(arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
+/// What Rust programs are linked with, of [`FOR_TESTS`]: while it is installed, or replaced by a newer version that
+/// goes with other packages, nothing can be built.
+pub fn for_linking() -> impl Iterator<Item = &'static Need> {
+    const PACKAGES: [&str; 4] = ["gcc", "g++", "libc6-dev", "binutils"];
+    FOR_TESTS
+        .iter()
+        .filter(|need| PACKAGES.contains(&need.package))
+}
+
 /// Installs what is missing when that is allowed, and gives back what is still missing.
-pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
-    let missing: Vec<&Need> = needs.iter().filter(|need| !is_there(need)).collect();
+pub fn install(
+    needs: impl IntoIterator<Item = &'static Need>,
+    allowed: bool,
+) -> Vec<&'static Need> {
+    let mut missing: Vec<&Need> = needs.into_iter().filter(|need| !is_there(need)).collect();
     if missing.is_empty() {
         return missing;
     }
@@ -403,7 +415,7 @@ pub fn install(needs: &'static [Need], allowed: bool) -> Vec<&'static Need> {
             }
         }
     }
-    let missing: Vec<&Need> = needs.iter().filter(|need| !is_there(need)).collect();
+    missing.retain(|need| !is_there(need));
     for need in &missing {
         eprintln!(
             "missing: {} (Debian package {}), for {}",

@@ -449,11 +449,18 @@ fn by_cargo(name: &str, arguments: &[&str], filter: Option<&str>) -> queue::Job 
 
 /// The job. `Ok(false)` when a test failed.
 pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
-    let missing = packages::install(packages::FOR_TESTS, install);
+    packages::install(packages::for_linking(), install);
     let mut stdout = std::io::stdout();
     let arguments: Vec<&str> = filter.into_iter().chain(["--show-output"]).collect();
-    // Examples have no tests: that they compile is lint's business. Without this choice cargo would build them all.
-    let mut jobs = queue::programs(&["--lib", "--bins", "--tests"], &arguments)?;
+    // The tests start tools, but are built without them: apt waits for the network and the disk meanwhile.
+    let (missing, jobs) = std::thread::scope(|scope| {
+        let installing = scope.spawn(|| packages::install(packages::FOR_TESTS, install));
+        // Examples have no tests: that they compile is lint's business. Without this choice cargo would build them
+        // all.
+        let jobs = queue::programs(&["--lib", "--bins", "--tests"], &arguments);
+        (installing.join().expect("it does not panic"), jobs)
+    });
+    let mut jobs = jobs?;
     jobs.push(by_cargo(
         "examples in docs",
         &["--workspace", "--doc"],
