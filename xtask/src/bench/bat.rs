@@ -24,7 +24,7 @@ use crate::process::{self, Run};
 const DEFAULT: &[&str] = &["sqlite", "redis", "rg"];
 const TRANSLATIONS: usize = 10_000_000;
 const RECORDS: usize = 1_000_000;
-const PERF2BOLT: &str = "/usr/lib/llvm-19/bin/perf2bolt";
+const PERF2BOLT: &str = "/usr/lib/llvm-22/bin/perf2bolt";
 
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {

@@ -31,7 +31,7 @@ pub const DEFAULT: &[&str] = &[
     "exc-clang",
     "exc-static",
 ];
-const BOLT: &str = "/usr/lib/llvm-19/bin/llvm-bolt";
+const BOLT: &str = "/usr/lib/llvm-22/bin/llvm-bolt";
 
 /// Tables of a program: bytes, functions, split-off parts, entries.
 struct Tables {

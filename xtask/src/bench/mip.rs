@@ -461,7 +461,7 @@ impl Stripped {
             Ok(size)
         };
         Ok(Stripped {
-            llvm: size("llvm-strip-19")?,
+            llvm: size("llvm-strip-22")?,
             gnu: size("strip")?,
         })
     }

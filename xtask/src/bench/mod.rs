@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: postlink on real programs, side by side with Debian's llvm-bolt 19 where that is installed.
+//! `cargo xtask bench`: postlink on real programs, side by side with Debian's llvm-bolt 22 where that is installed.
 //!
 //! For each program: instrument it with both tools, run the workload with the original and both copies in
 //! turn; optimise it with both tools from one and the same profile (postlink's, handed to llvm-bolt as

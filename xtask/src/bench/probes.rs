@@ -1,4 +1,4 @@
-//! `cargo xtask bench probes`: sample profiles and pseudo probes, side by side with llvm-profgen 19.
+//! `cargo xtask bench probes`: sample profiles and pseudo probes, side by side with llvm-profgen 22.
 //!
 //! Inputs are made up (`crates/profgen/examples/made_up.rs`): perf scripts of samples of a C++ program built
 //! here with clang-19, with and without call chains, and a program with many megabytes of probes. Both tools
@@ -82,7 +82,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             other => bail!("cargo xtask bench probes has no option '{other}'"),
         }
     }
-    let llvm = find_program("llvm-profgen-19").context("llvm-profgen-19 is not installed")?;
+    let llvm = find_program("llvm-profgen-22").context("llvm-profgen-22 is not installed")?;
     let folder = tempfile::tempdir().context("a temporary directory")?;
     let memory = Path::new("/dev/shm");
     let outputs = if memory.is_dir() {

@@ -1,5 +1,5 @@
 //! `cargo xtask bench profiles`: reading, aggregating and merging profiles, side by side with perf2bolt and
-//! merge-fdata 19.
+//! merge-fdata 22.
 //!
 //! The recordings are made up: walks over the real branches of a program of the corpus, so that stacks look
 //! as those of hardware do: 312,500 samples with 32 entries each are ten million branch records. perf2bolt
@@ -36,7 +36,7 @@ const LOAD: u64 = 0x5555_5555_0000;
 const CLANG_FILES: usize = 12;
 const CLANG_FUNCTIONS: usize = 25_000;
 const CLANG_LINES: usize = 12;
-const LLVM: &str = "/usr/lib/llvm-19/bin";
+const LLVM: &str = "/usr/lib/llvm-22/bin";
 
 /// A small random number generator: the same files every time.
 struct Random(u64);
@@ -416,7 +416,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let merge_fdata = Path::new(LLVM).join("merge-fdata");
     let there = perf2bolt.exists();
     if !there {
-        eprintln!("perf2bolt of LLVM 19 is not installed: postlink alone is measured");
+        eprintln!("perf2bolt of LLVM 22 is not installed: postlink alone is measured");
     }
     let mut lines = Vec::new();
     let mut same = true;
@@ -579,7 +579,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
 }
 
 fn table(lines: &[Line], same: bool, there: bool, program: &Path) -> String {
-    let mut out = String::from("# Profiles: postlink beside perf2bolt and merge-fdata 19\n\n");
+    let mut out = String::from("# Profiles: postlink beside perf2bolt and merge-fdata 22\n\n");
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let _ = writeln!(
         out,
@@ -587,7 +587,7 @@ fn table(lines: &[Line], same: bool, there: bool, program: &Path) -> String {
 `perf` that prints the samples as text from a file, so its times are without perf's own. Time is processor time (user and system, all threads) and, in \
 brackets, time on the clock; memory is the peak. Targets: 10 times as fast, a third of the memory, 500 MB/s of perf.data a core.\n"
     );
-    out.push_str("| what | input | postlink | MB/s per core | memory | LLVM 19 | memory | faster (processor / clock) | memory |\n|---|---|---|---|---|---|---|---|---|\n");
+    out.push_str("| what | input | postlink | MB/s per core | memory | LLVM 22 | memory | faster (processor / clock) | memory |\n|---|---|---|---|---|---|---|---|---|\n");
     for line in lines {
         let seconds = |run: &Run| (run.cpu.as_secs_f64(), run.wall.as_secs_f64());
         let (cpu, wall) = seconds(&line.ours);

@@ -16,7 +16,7 @@ use crate::process::{self, Run};
 const BOLT_CLANG_MEMORY: u64 = 28 << 30;
 
 /// Debian's llvm-bolt looks for its runtime library below /usr/lib, and not where Debian puts it.
-const BOLT_RUNTIME: &str = "llvm-19/lib/libbolt_rt_instr.a";
+const BOLT_RUNTIME: &str = "llvm-22/lib/libbolt_rt_instr.a";
 
 /// Both tools.
 pub struct Tools {
@@ -75,7 +75,7 @@ impl Tools {
         let mut tools = Tools::without_judge()?;
         let judge = &["--package", "postlink-rewrite", "--example", "judge"];
         tools.judge = Some(built(judge, "example", "judge")?);
-        tools.bolt = bolt.then(|| find_program("llvm-bolt-19")).flatten();
+        tools.bolt = bolt.then(|| find_program("llvm-bolt-22")).flatten();
         Ok(tools)
     }
 
