@@ -2,7 +2,8 @@
 //! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), lengths of functions
 //! ([`lengths`]), and what is no part of the workspace: the fuzz targets and the folder `fleet`.
 //!
-//! What reads only the source runs first, in seconds; `--source` stops there.
+//! Without options all parts are checked: `--source` reads only the source, in seconds; `--workspace` and `--fleet`
+//! compile.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -94,8 +95,8 @@ const SOURCE: [Check; 2] = [
     },
 ];
 
-/// What compiles.
-const COMPILED: [Check; 4] = [
+/// What compiles the workspace, and the fuzz targets.
+const WORKSPACE: [Check; 3] = [
     Check {
         arguments: &[
             "clippy",
@@ -130,8 +131,12 @@ const COMPILED: [Check; 4] = [
         with_code: false,
         component: None,
     },
-    // The other workspace. Its dependencies take minutes to compile, and the tests need their code: checking their
-    // types first would be half as much again.
+];
+
+/// The other workspace.
+const FLEET: [Check; 1] = [
+    // Its dependencies take minutes to compile, and the tests need their code: checking their types first would be half
+    // as much again.
     Check {
         arguments: &[
             "test",
@@ -148,8 +153,29 @@ const COMPILED: [Check; 4] = [
     },
 ];
 
+/// What is checked.
+#[derive(clap::Args)]
+pub struct Parts {
+    /// What needs no compiler, in seconds
+    #[arg(long)]
+    source: bool,
+    /// The workspace, its documentation and the fuzz targets
+    #[arg(long)]
+    workspace: bool,
+    /// The folder fleet, a workspace of its own
+    #[arg(long)]
+    fleet: bool,
+}
+
 /// The job. `Ok(false)` when a check failed.
-pub fn run(source_only: bool) -> Result<bool> {
+pub fn run(mut parts: Parts) -> Result<bool> {
+    if !(parts.source || parts.workspace || parts.fleet) {
+        parts = Parts {
+            source: true,
+            workspace: true,
+            fleet: true,
+        };
+    }
     let (mut good, mut summary) = (true, vec![]);
     let mut since = Instant::now();
     let mut note = |name: String, outcome: Outcome| {
@@ -164,24 +190,25 @@ pub fn run(source_only: bool) -> Result<bool> {
             Outcome::Skipped(why) => format!("{name}: SKIPPED, {why}"),
         });
     };
-    for check in &SOURCE {
-        note(check.shown(), check.run()?);
-    }
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    type Own = fn(&std::path::Path) -> Result<bool>;
-    let own: [(&str, Own); 4] = [
-        ("order of layers", layers::check),
-        ("no unused dependencies", dependencies::check),
-        ("widths of comments", widths::check),
-        ("lengths of functions", lengths::check),
-    ];
-    for (name, check) in own {
-        note(name.into(), Outcome::of(check(&root)?));
-    }
-    if !source_only {
-        for check in &COMPILED {
+    if parts.source {
+        for check in &SOURCE {
             note(check.shown(), check.run()?);
         }
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        type Own = fn(&std::path::Path) -> Result<bool>;
+        let own: [(&str, Own); 4] = [
+            ("order of layers", layers::check),
+            ("no unused dependencies", dependencies::check),
+            ("widths of comments", widths::check),
+            ("lengths of functions", lengths::check),
+        ];
+        for (name, check) in own {
+            note(name.into(), Outcome::of(check(&root)?));
+        }
+    }
+    let workspace = WORKSPACE.iter().filter(|_| parts.workspace);
+    for check in workspace.chain(FLEET.iter().filter(|_| parts.fleet)) {
+        note(check.shown(), check.run()?);
     }
     for line in summary {
         println!("{line}");

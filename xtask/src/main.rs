@@ -53,12 +53,9 @@ enum Job {
         /// Only tests whose name holds this
         filter: Option<String>,
     },
-    /// Check formatting, clippy and documentation, with warnings as errors, the order of layers, and the fuzz targets
-    Lint {
-        /// Only what reads the source and compiles nothing: seconds instead of minutes
-        #[arg(long)]
-        source: bool,
-    },
+    /// Check formatting, clippy and documentation, with warnings as errors, the order of layers, and the fuzz targets:
+    /// all of it, or the parts that options name
+    Lint(lint::Parts),
     /// Make the release artefacts: a static binary, manual pages, completions, a .deb, a .tar.xz, checksums
     Dist {
         /// Where it goes
@@ -119,7 +116,7 @@ cargo xtask bench aarch64 [--machine-profiles]    measure emulated programs, or 
 fn main() -> ExitCode {
     let done = match Cli::parse().job {
         Job::Test { no_install, filter } => test::run(!no_install, filter.as_deref()),
-        Job::Lint { source } => lint::run(source),
+        Job::Lint(parts) => lint::run(parts),
         Job::Dist { output, check } => dist::run(&output, check),
         Job::Bench { arguments } if arguments.iter().any(|a| a == "--help" || a == "-h") => {
             println!("{BENCH}");
