@@ -501,7 +501,25 @@ impl<'d> Writer<'d> {
         self.put(name, kind, align, size, addr, false)
     }
 
-    /// The same for a section that may be anywhere: in a hole between segments, if it fits what is left
+    /// As [`Writer::append`], with all of the section's contents.
+    pub fn append_filled(
+        &mut self,
+        name: &str,
+        kind: NewKind,
+        align: u64,
+        contents: &[u8],
+    ) -> Placed {
+        let placed = self.append(NewSection {
+            name: name.to_owned(),
+            kind,
+            align,
+            size: contents.len() as u64,
+        });
+        self.contents(placed.id).copy_from_slice(contents);
+        placed
+    }
+
+    /// As [`Writer::append`] for a section that may be anywhere: in a hole between segments, if it fits what is left
     /// there, where it costs nothing.
     pub fn append_anywhere(&mut self, section: NewSection) -> Placed {
         let align = section.align.max(1);

@@ -24,7 +24,7 @@
 
 use fixedbitset::FixedBitSet;
 use postlink_elf::bat::{self, Bat, Entry, EntryKind};
-use postlink_elf::write::{NewKind, NewSection, Writer};
+use postlink_elf::write::{NewKind, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Flow, Isa};
 use rayon::prelude::*;
@@ -199,13 +199,7 @@ pub fn tables<'d, I: Isa>(
 /// Puts the section into a file. Returns its size in bytes.
 pub fn write(bat: &Bat, writer: &mut Writer<'_>) -> Result<u64, Error> {
     let bytes = bat.encode()?;
-    let placed = writer.append(NewSection {
-        name: bat::SECTION.to_owned(),
-        kind: NewKind::Note,
-        align: bat::ALIGN,
-        size: bytes.len() as u64,
-    });
-    writer.contents(placed.id).copy_from_slice(&bytes);
+    writer.append_filled(bat::SECTION, NewKind::Note, bat::ALIGN, &bytes);
     Ok(bytes.len() as u64)
 }
 

@@ -2,7 +2,7 @@
 
 use postlink_elf::elf::SymbolTable;
 use postlink_elf::note::{self, EntryLevel, MovedFunction, Note, NoteBasis};
-use postlink_elf::write::{InSection, NewId, NewKind, NewSection, NewSymbol, SymbolEdit, Writer};
+use postlink_elf::write::{InSection, NewId, NewKind, NewSymbol, SymbolEdit, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -253,12 +253,6 @@ fn pieces(program: &Program<'_>, function: u32) -> Vec<(u64, u64)> {
 /// Puts the note into a section of its own, which is returned.
 pub fn put_note(note: &Note, writer: &mut Writer<'_>) -> Result<NewId, Error> {
     let bytes = note.encode()?;
-    let placed = writer.append(NewSection {
-        name: ".note.postlink".to_owned(),
-        kind: NewKind::Note,
-        align: 4,
-        size: bytes.len() as u64,
-    });
-    writer.contents(placed.id).copy_from_slice(&bytes);
+    let placed = writer.append_filled(".note.postlink", NewKind::Note, 4, &bytes);
     Ok(placed.id)
 }

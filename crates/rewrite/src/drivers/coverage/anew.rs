@@ -21,7 +21,7 @@
 use postlink_dwarf::AddressMap;
 use postlink_elf::callers::{self, Call};
 use postlink_elf::unwind::rows::{self, CfaRule, RegRule};
-use postlink_elf::write::{NewKind, NewSection, Writer};
+use postlink_elf::write::{NewKind, Writer};
 use postlink_isa::coverage::{CallPlace, Covers};
 use postlink_isa::{Code, Flow, Isa, RegSet};
 use postlink_mip::{self as mip, Block, InferredBlock, MovedCaller, Profile};
@@ -181,13 +181,7 @@ fn calls<I: Isa>(
 /// Puts the note that says which calls are which.
 fn put_calls(calls: &[Call], writer: &mut Writer<'_>) -> Result<(), Error> {
     let bytes = callers::encode(calls)?;
-    let placed = writer.append(NewSection {
-        name: callers::SECTION.to_owned(),
-        kind: NewKind::Note,
-        align: callers::ALIGN,
-        size: bytes.len() as u64,
-    });
-    writer.contents(placed.id).copy_from_slice(&bytes);
+    writer.append_filled(callers::SECTION, NewKind::Note, callers::ALIGN, &bytes);
     Ok(())
 }
 

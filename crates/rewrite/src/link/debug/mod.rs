@@ -26,9 +26,7 @@ use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run};
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::moves::{self, Move, Moves};
 use postlink_elf::raw;
-use postlink_elf::write::{
-    InSection, NewBytes, NewKind, NewSection, NewSymbol, Replacement, Writer,
-};
+use postlink_elf::write::{InSection, NewBytes, NewKind, NewSymbol, Replacement, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Flow, Isa};
 use rayon::prelude::*;
@@ -407,13 +405,7 @@ fn put(changed: Changed, writer: &mut Writer<'_>) -> Result<(), Error> {
         };
         return Ok(writer.replace(index, with)?);
     }
-    let placed = writer.append(NewSection {
-        name: section.name,
-        kind: NewKind::Unloaded,
-        align: 1,
-        size: section.bytes.len() as u64,
-    });
-    writer.contents(placed.id).copy_from_slice(&section.bytes);
+    writer.append_filled(&section.name, NewKind::Unloaded, 1, &section.bytes);
     Ok(())
 }
 
@@ -430,12 +422,6 @@ fn put_moves(map: &AddressMap, writer: &mut Writer<'_>) -> Result<(), Error> {
         entry_jumps: map.entry_jumps().to_vec(),
         pointers: map.pointers().to_vec(),
     })?;
-    let placed = writer.append(NewSection {
-        name: moves::SECTION.to_owned(),
-        kind: NewKind::Note,
-        align: moves::ALIGN,
-        size: bytes.len() as u64,
-    });
-    writer.contents(placed.id).copy_from_slice(&bytes);
+    writer.append_filled(moves::SECTION, NewKind::Note, moves::ALIGN, &bytes);
     Ok(())
 }
