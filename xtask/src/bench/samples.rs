@@ -2,7 +2,8 @@
 //!
 //! Each program is instrumented and run; layouts are made from its exact counts and from poorer profiles of the same
 //! run, and all are judged by the exact counts (`rewrite::judge`): how many taken branches each saves of those that
-//! the exact profile's layout saves. Figures are exact and repeat, but for those of perf's clock.
+//! the exact profile's layout saves. Figures are exact and repeat, but for those of perf's clock, and of lua and redis,
+//! whose runs depend on addresses and time.
 //!
 //! | profile | what it is |
 //! |---|---|
@@ -453,7 +454,8 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     };
     let mut text = format!(
         "# Profiles that are not exact\n\nWritten by `cargo xtask bench samples` ({}). What is counted, and how, `xtask/src/bench/samples.rs` says: taken branches \
-         of a run, by its exact counts, with the layouts that profiles lead to. Figures repeat exactly, but for those of perf's clock.\n\n",
+         of a run, by its exact counts, with the layouts that profiles lead to. Figures repeat exactly, but for those of perf's clock, and of lua and redis, whose runs depend on addresses and time: by about a \
+         point.\n\n",
         bench.tools.versions().join("; ")
     );
     programs::build_releases(&bench.corpus, &wishes.names)?;
