@@ -146,7 +146,7 @@ pub fn build(program: &Program, corpus: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds programs of two releases each.
+/// Builds releases of programs.
 pub fn build_releases(corpus: &Path, names: &[String]) -> Result<()> {
     let errors = corpus.join("releases.err");
     let mut command = Command::new(script("releases.sh")?);
@@ -154,7 +154,9 @@ pub fn build_releases(corpus: &Path, names: &[String]) -> Result<()> {
     let run = process::run(&mut command, &corpus.join("releases.log"), &errors)?;
     if !run.status.success() {
         let said = fs::read_to_string(&errors).unwrap_or_default();
-        bail!("releases.sh: {}: {said}", run.status);
+        let end = said.lines().count().saturating_sub(5);
+        let said: Vec<&str> = said.lines().skip(end).collect();
+        bail!("releases.sh: {}: {}", run.status, said.join(" / "));
     }
     Ok(())
 }
@@ -198,11 +200,16 @@ pub fn workload(
     })
 }
 
-/// The command that runs a workload.
+/// The command that runs a program's workload.
 pub fn command(program: &Program, path: &Path, corpus: &Path, n: Option<&str>) -> Result<Command> {
+    command_of(program.workload, path, corpus, n)
+}
+
+/// The command that runs a workload by its name.
+pub fn command_of(workload: &str, path: &Path, corpus: &Path, n: Option<&str>) -> Result<Command> {
     let mut command = Command::new(script("workload.sh")?);
     command
-        .arg(program.workload)
+        .arg(workload)
         .arg(path)
         .arg(corpus)
         .env_remove("RUNNER");
