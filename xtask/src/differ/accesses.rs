@@ -20,6 +20,12 @@ pub(super) fn is_awaited(waiting: &[Waiting], write: &Access) -> bool {
     last.is_some_and(|w| !w.old.load && w.old.value == write.value)
 }
 
+/// What a stored word is if it is a pointer of glibc's allocator to the next free block: mixed with the number of the
+/// page that it is in.
+fn protected(store: &Access) -> u64 {
+    store.value ^ store.address >> 12
+}
+
 impl<A: Read, B: Read> Comparison<A, B> {
     /// A store by a routine that was put in.
     pub(super) fn routine(&mut self, write: Access, sp: u64) {
@@ -103,10 +109,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
 
     /// Whether a stored value depends on what other threads do: on how often they have changed a counter, or on what
     /// memory they have asked for.
-    fn is_of_threads(&self, old: &Access, new: u64) -> bool {
+    fn is_of_threads(&self, old: &Access, new: &Access) -> bool {
+        let pair = (old.value, new.value);
         let is_counter = || {
             let values = &self.values;
-            old.atomic && !values.is_of_module(old.value, false) && !values.is_of_module(new, true)
+            let (a, b) = pair;
+            old.atomic && !values.is_of_module(a, false) && !values.is_of_module(b, true)
         };
         let is_allocated = |value, second| {
             let what = self.values.regions.what(value, second);
@@ -115,8 +123,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
         self.outcome.threads
             && !old.load
             && (is_counter()
-                || self.of_threads.contains(&(old.value, new))
-                || is_allocated(old.value, false) && is_allocated(new, true))
+                || self.of_threads.contains(&pair)
+                || is_allocated(pair.0, false) && is_allocated(pair.1, true)
+                || is_allocated(protected(old), false) && is_allocated(protected(new), true))
     }
 
     /// Whether a function stores at its beginning, to have the stack pointer aligned, what a scratch register held
@@ -163,6 +172,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if class == Class::Unknown && old.load && self.values.is_file_header(old.address) {
                 class = Class::Headers;
             }
+            // A futex is there, or its value has changed; a channel has what one thread sent first, or another.
+            if class == Class::Unknown
+                && waiting.of_others
+                && !self.values.is_of_module(old.value, false)
+                && !self.values.is_of_module(new.value, true)
+            {
+                class = Class::Threads;
+            }
             let is_known = class.is_explained();
             let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
             // What others have written is not compared, nor what is called by what they have written.
@@ -183,7 +200,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
                 class = Class::LeftOutside;
             }
-            if class == Class::Unknown && self.is_of_threads(&old, new.value) {
+            if class == Class::Unknown && self.is_of_threads(&old, &new) {
                 class = Class::Threads;
             }
             let pushed = (new.address, old.value, new.value);

@@ -47,6 +47,9 @@ pub(super) struct Waiting {
     pub(super) left: bool,
     /// A part of one load, of which an earlier part has a byte of zero in both runs.
     pub(super) behind_string: bool,
+    /// A store of what other threads decide: of what a system call gave last, or of what was loaded since the last
+    /// event from memory that they may write.
+    pub(super) of_others: bool,
 }
 
 /// A load of more than eight bytes, which comes in parts: by which instruction, where the next part would be, and
@@ -83,6 +86,17 @@ pub(super) struct Lane {
     mapped: VecDeque<(u64, u64)>,
     processes: VecDeque<u64>,
     breaks: VecDeque<u64>,
+    /// The call that came back last, and its result.
+    last: Option<(u32, u64)>,
+}
+
+impl Lane {
+    /// Whether so many bytes are what a system call gave last; by which.
+    fn gave(&self, value: u64, size: u8) -> Option<u32> {
+        let bits = 64_u32.saturating_sub(8 * u32::from(size));
+        let (number, result) = self.last?;
+        ((result ^ value).checked_shl(bits) == Some(0)).then_some(number)
+    }
 }
 
 /// Compares.
@@ -391,11 +405,17 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     let left = from.load
                         && self.is_stack(to.address)
                         && self.outside.has(to.address, to.size);
+                    let [a, b] = &self.lanes;
+                    let call = a.gave(from.value, from.size);
+                    let gave = call.is_some() && call == b.gave(to.value, to.size);
+                    let loaded = self.old.loaded.contains(&(from.value, from.size))
+                        && self.new.loaded.contains(&(to.value, to.size));
                     self.waiting.push(Waiting {
                         old: from,
                         new: to,
                         left,
                         behind_string,
+                        of_others: self.outcome.threads && !from.load && (gave || loaded),
                     });
                     if self.waiting.len() > WAITING {
                         self.settle(None);
@@ -463,12 +483,15 @@ impl<A: Read, B: Read> Comparison<A, B> {
         let lane = &mut self.lanes[usize::from(second)];
         match item {
             Item::System(call) => lane.length = call.arguments[1],
-            Item::Result(number, result) => match self.machine.system(*number) {
-                Call::Map => lane.mapped.push_back((*result, lane.length)),
-                Call::Process => lane.processes.push_back(*result),
-                Call::Break => lane.breaks.push_back(*result),
-                _ => (),
-            },
+            Item::Result(number, result) => {
+                lane.last = Some((*number, *result));
+                match self.machine.system(*number) {
+                    Call::Map => lane.mapped.push_back((*result, lane.length)),
+                    Call::Process => lane.processes.push_back(*result),
+                    Call::Break => lane.breaks.push_back(*result),
+                    _ => (),
+                }
+            }
             _ => (),
         }
         let [old, new] = &mut self.lanes;
@@ -607,7 +630,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
         self.allocation(from, to);
         self.settle(Some(to));
         if from_inside && !to_inside {
+            // The allocator is not given memory of the stack, whatever registers hold.
+            let gives = !self.values.module.is_allocator(from.slot);
             let given = self.machine.arguments().iter().map(|i| to.registers[*i]);
+            let given = given.filter(|_| gives);
             self.outside.leave(to.registers[self.machine.sp()], given);
         }
         self.outcome.events += 1;
@@ -660,6 +686,18 @@ impl<A: Read, B: Read> Comparison<A, B> {
             .any(|start| name.starts_with(start))
     }
 
+    /// Whether `open` of C's library is called with two arguments, the name and the flags: it has a third one where it
+    /// may make a file.
+    fn opens_without_mode(&self, call: &Event) -> bool {
+        const CREATE: u64 = 0o100;
+        const TEMPORARY: u64 = 0o2000_0000;
+        let name = self.values.module.old.imports.get(&call.slot);
+        let flags = call.registers[self.machine.argument(1)];
+        call.kind == Kind::Call
+            && name.is_some_and(|name| name == "open" || name == "open64")
+            && flags & (CREATE | TEMPORARY) == 0
+    }
+
     fn registers(&mut self, from: &Event, to: &Event, from_inside: bool) {
         for i in 0..self.machine.registers() {
             let (a, b) = (from.registers[i], to.registers[i]);
@@ -673,6 +711,20 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             self.shown[i] = Some((a, b));
             let mut class = self.values.explain(a, b, 8);
+            // `_Unwind_FindEnclosingFunction` comes back with where the unwind entry begins that holds an address, and
+            // where that ends in another register. The same may have been left in a scratch register before, and what
+            // is that alone is not known when it is stored.
+            let looked_up = from.kind == Kind::Return && !from_inside && self.machine.is_result(i);
+            if matches!(class, Class::Unknown | Class::Inside)
+                && looked_up
+                && self
+                    .values
+                    .link(a, b)
+                    .is_some_and(|(o, n)| self.values.module.are_bounds(o, n))
+            {
+                self.values.bounds.insert((a, b));
+                class = Class::Bounds;
+            }
             if !class.is_explained() && self.garbage.contains(&(a, b)) {
                 class = Class::Uninitialised;
             }
@@ -700,19 +752,6 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else {
                     class
                 };
-            }
-            // `_Unwind_FindEnclosingFunction` comes back with where the unwind entry begins that holds an address, and
-            // where that ends in another register.
-            let looked_up = from.kind == Kind::Return && !from_inside && self.machine.is_result(i);
-            if matches!(class, Class::Unknown | Class::Inside)
-                && looked_up
-                && self
-                    .values
-                    .link(a, b)
-                    .is_some_and(|(o, n)| self.values.module.are_bounds(o, n))
-            {
-                self.values.bounds.insert((a, b));
-                class = Class::Bounds;
             }
             if matches!(class, Class::Unknown | Class::Inside) && self.values.is_compared(a, b) {
                 class = Class::Compared;
@@ -745,6 +784,20 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 && self.machine.is_scratch(i)
                 && !self.machine.is_result(i)
                 && self.outcome.classes.contains_key(&Class::Headers)
+            {
+                class = Class::Headers;
+            }
+            // And so does who comes back to the module, or opens a file, if the headers were read just before.
+            let is_free = |i: usize| match from.kind {
+                Kind::Return => !self.machine.is_result(i),
+                _ => self.opens_without_mode(from) && !self.machine.is_of_two_or_more(i),
+            };
+            if class == Class::Unknown
+                && from_inside
+                && from.headers
+                && to.headers
+                && self.machine.is_scratch(i)
+                && is_free(i)
             {
                 class = Class::Headers;
             }

@@ -11,8 +11,8 @@ use postlink_elf::note::Note;
 use super::compare::{Comparison, Limits};
 use super::machine::Machine;
 use super::outcome::Outcome;
-use super::places::Module;
 use super::places::tests::module;
+use super::places::{Module, Section};
 use super::values::Class;
 use super::{Done, Options, differ, emulator};
 use clap::Parser;
@@ -79,6 +79,7 @@ fn compare_module(old: &Stream, new: &Stream, module: Module) -> Outcome {
 
 const CALL: u64 = 1;
 const RETURN: u64 = 2;
+const JUMP: u64 = 3;
 const OTHER: u64 = 4;
 
 /// Both runs enter f.
@@ -364,6 +365,40 @@ fn a_number_of_threads_is_stored() {
     assert!(!stores(false, 0xb) && !stores(true, 0xc));
 }
 
+/// Whether another thread has ended when it is waited for, the system call says; its function stores that before it
+/// calls another.
+#[test]
+fn what_a_system_call_gave_is_stored_in_a_program_with_threads() {
+    const FUTEX: u32 = 202;
+    const AGAIN: u64 = -11_i64 as u64;
+    let stores = |threads: bool, call: u32, size: u64, stored: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, call, result, stored) in
+            [(&mut old, FUTEX, 0, 0), (&mut new, call, AGAIN, stored)]
+        {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            // A call earlier gives something else.
+            for (call, result) in [(FUTEX, 7), (call, result)] {
+                stream
+                    .record(5, call.into(), &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                    .record(6, call.into(), &[result]);
+            }
+            stream
+                .record(4, size, &[BASE + 0x1110, STACK - 0x40, stored])
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    let low = AGAIN & 0xffff_ffff;
+    assert!(stores(true, FUTEX, 8, AGAIN) && stores(true, FUTEX, 4, low));
+    // One thread; another call; not its result; not all of it.
+    assert!(!stores(false, FUTEX, 8, AGAIN));
+    assert!(!stores(true, FUTEX + 1, 8, AGAIN));
+    assert!(!stores(true, FUTEX, 8, AGAIN - 1) && !stores(true, FUTEX, 8, low));
+}
+
 /// In what order threads ask for memory is their own affair.
 #[test]
 fn memory_of_threads_may_be_elsewhere() {
@@ -387,6 +422,65 @@ fn memory_of_threads_may_be_elsewhere() {
     };
     assert!(stores(0x4000_0200, true));
     assert!(!stores(0x4000_0200, false) && !stores(0x5000_0200, true));
+}
+
+/// What comes from a channel first depends on the threads that send: it is loaded from memory that they have written.
+#[test]
+fn what_other_threads_have_sent_is_stored() {
+    let place = STACK - 0x40;
+    let stores = |threads: bool, from: u64, between: bool, loaded: [u64; 2], stored: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, i, stored) in [(&mut old, 0, loaded[0]), (&mut new, 1, stored)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream.load(0x1108, from, loaded[i]);
+            if between {
+                stream.event(CALL, 0x110c, 0x1100, 0);
+            }
+            stream
+                .store(0x1110, place, stored)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    const HEAP: u64 = 0x4000_0000;
+    assert!(stores(true, HEAP, false, [2, 1], 1));
+    // One thread; from the stack; before the last event; not what was loaded; an address of the module.
+    assert!(!stores(false, HEAP, false, [2, 1], 1));
+    assert!(!stores(true, place - 8, false, [2, 1], 1));
+    assert!(!stores(true, HEAP, true, [2, 1], 1));
+    assert!(!stores(true, HEAP, false, [2, 1], 3));
+    let code = [BASE + 0x1010, BASE + 0x1020];
+    assert!(!stores(true, HEAP, false, code, code[1]));
+}
+
+/// glibc's allocator mixes pointers to free blocks with the number of the page where it stores them.
+#[test]
+fn protected_pointers_to_memory_of_threads_may_be_others() {
+    const HEAP: u64 = 0x4000_0000;
+    const AT: u64 = HEAP + 0x610;
+    let stores = |threads: bool, page: u64, block: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, page, block) in [(&mut old, AT >> 12, 0x100), (&mut new, page, block)] {
+            for end in [HEAP, HEAP + 0x2000] {
+                stream
+                    .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                    .record(6, 12, &[end]);
+            }
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .store(0x1108, AT, (HEAP + block) ^ page)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(stores(true, AT >> 12, 0x200));
+    // One thread; not a block; mixed with another number.
+    assert!(!stores(false, AT >> 12, 0x200) && !stores(true, AT >> 12, 0x2000));
+    assert!(!stores(true, AT >> 12 ^ 1 << 20, 0x200));
 }
 
 /// Loads are not compared where there are threads, but those from the stack say what is garbage: `std::rt::cleanup`
@@ -438,6 +532,91 @@ fn what_was_calculated_of_headers_is_left_in_scratch_registers() {
     // Nobody has looked at headers; it comes back to the module.
     assert!(!comes_back(false, 0x9000_0000).is_good());
     assert!(!comes_back(true, 0x1100).is_good());
+}
+
+/// A function that looks for its caller in the program headers comes back to it.
+#[test]
+fn what_was_calculated_of_headers_is_left_when_a_function_of_the_module_has_read_them() {
+    const RAX: usize = 0;
+    const RCX: usize = 1;
+    let comes_back = |read: u64, between: bool, register: usize| {
+        let mut module = module(false);
+        (module.old.table, module.new.table) = ((0x1040, 0x70), (0x1040, 0xa8));
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 5), (&mut new, 6)] {
+            stream.load(0x1108, BASE + read, 7);
+            if between {
+                stream.event(CALL, 0x110c, 0x1100, 0);
+            }
+            let mut words = vec![BASE + 0x1110, BASE + 0x1111, BASE + 0x1100];
+            let mut registers = [0; 16];
+            registers[4] = STACK;
+            registers[register] = value;
+            words.extend(registers);
+            stream.record(3, RETURN, &words);
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = comes_back(0x1048, false, RCX);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Headers].count, 1);
+    // No headers; another function has read them; a result.
+    assert!(!comes_back(0x1148, false, RCX).is_good());
+    assert!(!comes_back(0x1048, true, RCX).is_good());
+    assert!(!comes_back(0x1048, false, RAX).is_good());
+}
+
+/// A function goes through the program headers and opens a file then: `open` has two arguments, unless it may make one.
+#[test]
+fn what_was_calculated_of_headers_is_left_where_a_file_is_opened() {
+    const RCX: usize = 1;
+    const RSI: usize = 6;
+    const CREATE: u64 = 0o100;
+    let opens = |name: &str, read: u64, register: usize, flags: u64| {
+        let mut module = module(false);
+        (module.old.table, module.new.table) = ((0x1040, 0x70), (0x1040, 0xa8));
+        module.old.sections[0].end = 0x1180;
+        let mut section = |start, end, name: &str, code| {
+            let name = name.to_owned();
+            let section = Section {
+                start,
+                end,
+                name,
+                code,
+            };
+            module.old.sections.insert(1, section);
+        };
+        section(0x1180, 0x1200, ".plt", true);
+        module.old.sections[2].name = ".got.plt".to_owned();
+        module.old.imports.insert(0x2010, name.to_owned());
+        let (mut old, mut new) = (Stream::new(), Stream::new());
+        for (stream, entry, value) in [(&mut old, 0x1000, 5), (&mut new, 0x3000, 6)] {
+            stream
+                .event(OTHER, 0, entry, 0)
+                .load(0x1108, BASE + read, value);
+            let mut registers = [0; 16];
+            registers[4] = STACK;
+            registers[RSI] = flags;
+            registers[register] |= value << 32;
+            let call = |last: u64, to: u64| {
+                let mut words = vec![last, last + 5, to];
+                words.extend(registers);
+                words
+            };
+            stream.record(3, CALL, &call(BASE + 0x1110, BASE + 0x1190));
+            stream.load(0x1190, BASE + 0x2010, 0x9000_0000);
+            stream.record(3, JUMP, &call(BASE + 0x1190, 0x9000_0000));
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = opens("open", 0x1048, RCX, 0);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Headers].count, 1);
+    // Another function, no headers, an argument, and where it has a third argument.
+    assert!(!opens("openat", 0x1048, RCX, 0).is_good());
+    assert!(!opens("open", 0x1148, RCX, 0).is_good());
+    assert!(!opens("open", 0x1048, RSI, 0).is_good());
+    assert!(!opens("open", 0x1048, RCX, CREATE).is_good());
 }
 
 /// A structure is copied in pieces that overlap, with the lowest byte of a return address in its padding.
@@ -495,6 +674,40 @@ fn what_code_outside_left_on_the_stack_is_loaded() {
     assert!(loads(true, [6, 6]).is_good());
 }
 
+/// `malloc` of another file is called while a register still holds a pointer to the stack.
+#[test]
+fn the_allocator_is_given_no_memory_of_the_stack() {
+    const TARGET: u64 = 512;
+    let calls = |name: &str, flags: u64| {
+        let mut module = module(false);
+        module.old.sections[1].name = ".got".to_owned();
+        module.old.imports.insert(0x2010, name.to_owned());
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 6), (&mut new, 7)] {
+            // What leaves something on the stack, and then in a frame that holds the place.
+            stream.event(CALL, 0x1104, 0x9000_0000, 0);
+            stream.event(RETURN, 0x9000_0010, 0x1109, 0);
+            stream.record(9, 8 | flags, &[BASE + 0x1108, BASE + 0x2010, 0x9000_0000]);
+            let mut words = vec![BASE + 0x1108, BASE + 0x110d, 0x9000_0000];
+            let mut registers = [0; 16];
+            (registers[4], registers[7]) = (STACK - 0x100, STACK - 0x80);
+            words.extend(registers);
+            stream.record(3, CALL, &words);
+            stream
+                .event(RETURN, 0x9000_0010, 0x110d, 0)
+                .load(0x1114, STACK - 0x40, value)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = calls("malloc", TARGET);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Uninitialised].count, 1);
+    // Another function; the pointer to malloc is loaded, and another function called.
+    assert!(!calls("read", TARGET).is_good());
+    assert!(!calls("malloc", 0).is_good());
+}
+
 /// What `_Unwind_FindEnclosingFunction` says of an address in the cold part; Rust's `Backtrace` keeps it.
 #[test]
 fn code_outside_says_where_a_part_of_a_function_begins() {
@@ -521,6 +734,36 @@ fn code_outside_says_where_a_part_of_a_function_begins() {
     // Nobody has said so; it begins elsewhere.
     assert!(!says(false, COLD).is_good());
     assert!(!says(true, COLD + 4).is_good());
+}
+
+/// An earlier call of the unwinder may have left the same in a register, where that alone explains it.
+#[test]
+fn bounds_that_were_left_in_a_scratch_register_before_are_known_when_they_are_stored() {
+    const OLD: u64 = BASE + 0x1000;
+    const NEW: u64 = BASE + 0x3100;
+    let says = |returned: u64| {
+        let (mut old_run, mut new_run) = begun();
+        for (stream, value, returned) in [(&mut old_run, OLD, OLD), (&mut new_run, NEW, returned)] {
+            // rcx, then rax.
+            for (register, value) in [(1, value), (0, returned)] {
+                stream.event(CALL, 0x1108, 0x9000_0000, 0);
+                let mut words = vec![0x9000_0010, 0x9000_0011, BASE + 0x110d];
+                let mut registers = [0; 16];
+                registers[4] = STACK;
+                registers[register] = value;
+                words.extend(registers);
+                stream.record(3, RETURN, &words);
+            }
+            stream
+                .store(0x1110, STACK - 0x40, returned)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old_run, &new_run, false)
+    };
+    let outcome = says(NEW);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Bounds].count, 2);
+    assert!(!says(NEW + 4).is_good());
 }
 
 /// `cfree` gives up its frame and jumps to `free`, in front of which a counter saves a register.
