@@ -136,15 +136,24 @@ impl<A: Read, B: Read> Comparison<A, B> {
         !old.load && self.is_prologue(old.pc) && (0..self.machine.registers()).any(is_it)
     }
 
-    /// Whether bytes that differ are those of words that were stored and are explained: an unaligned copy, as of
-    /// padding.
+    /// Whether bytes that differ are those that were stored there and are explained: a copy, as of padding, with more
+    /// or fewer bytes at a time.
     fn is_part(&self, old: &Access, new: &Access) -> bool {
         (0..u64::from(new.size.min(8))).all(|i| {
             let byte = |value: u64, number: u64| (value >> (8 * number)) as u8;
             let (a, b) = (byte(old.value, i), byte(new.value, i));
-            let at = new.address.wrapping_add(i);
-            let is_it = |held: &(u64, u64)| (byte(held.0, at % 8), byte(held.1, at % 8)) == (a, b);
-            a == b || self.held.get(&(at & !7)).is_some_and(is_it)
+            a == b || self.stored.are(new.address.wrapping_add(i), a, b)
+        })
+    }
+
+    /// Whether a stored value is the lowest bytes of a register that held a part of what is explained at the last
+    /// event.
+    fn is_part_of_register(&self, old: &Access, new: &Access) -> bool {
+        let bits = 64_u32.saturating_sub(8 * u32::from(new.size));
+        let is_it = |held: u64, value: u64| (held ^ value).checked_shl(bits) == Some(0);
+        let mut registers = self.shown.iter().zip(&self.of_parts);
+        registers.any(|(shown, of_part)| {
+            *of_part && shown.is_some_and(|(a, b)| is_it(a, old.value) && is_it(b, new.value))
         })
     }
 
@@ -152,12 +161,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
     pub(super) fn settle(&mut self, event: Option<&Event>) {
         // Parts of words that have been loaded.
         let mut parts: HashSet<(u64, u64, u8)> = HashSet::new();
+        self.loaded_parts.clear();
         for waiting in std::mem::take(&mut self.waiting) {
             let Waiting { old, new, left, .. } = waiting;
             let part = (old.value, new.value, new.size);
             let is_part = old.load && self.is_part(&old, &new);
             if is_part {
                 parts.insert(part);
+                self.loaded_parts.insert((old.value, new.value));
             }
             let mut class = self.values.explain(old.value, new.value, old.size);
             let place = (old.address, new.address);
@@ -215,8 +226,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if class == Class::Unknown && (is_part || !old.load && parts.contains(&part)) {
                 class = Class::Remains;
             }
-            if class.is_explained() && !old.load && new.size == 8 && new.address % 8 == 0 {
-                self.held.insert(new.address, (old.value, new.value));
+            // The lowest bytes of a register that holds such a part.
+            if class == Class::Unknown && !old.load && self.is_part_of_register(&old, &new) {
+                class = Class::Remains;
+            }
+            if class.is_explained() && !old.load {
+                self.stored.put(new.address, new.size, old.value, new.value);
             }
             self.outcome
                 .find(&self.values, class, (old.value, new.value), || {

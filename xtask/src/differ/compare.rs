@@ -13,7 +13,7 @@
 //! is in that register. So what code outside the module (libc, the unwinder) leaves in a scratch register is
 //! explained where control comes back, and by that alone.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::io::Read;
 
 use anyhow::Result;
@@ -23,7 +23,7 @@ use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
 use super::places::{Image, Meaning, Module, Size};
 use super::record::{Access, Event, Kind, Opens, System};
-use super::regions::{Outside, Scribbled, What};
+use super::regions::{Outside, Scribbled, Stored, What};
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
 
@@ -116,8 +116,10 @@ pub struct Comparison<A, B> {
     pub(super) scribbled: Scribbled,
     /// What of the second run's stack is code's outside.
     pub(super) outside: Outside,
-    /// Words of the second run that hold a pair that is explained.
-    pub(super) held: HashMap<u64, (u64, u64)>,
+    /// Bytes of the second run's memory that differ, as is explained.
+    pub(super) stored: Stored,
+    /// What was loaded since the last event of words that are explained.
+    pub(super) loaded_parts: HashSet<(u64, u64)>,
     /// The load that is read.
     parts: Parts,
     /// Pairs of values that were there.
@@ -128,6 +130,8 @@ pub struct Comparison<A, B> {
     pub(super) of_threads: HashSet<(u64, u64)>,
     /// The pair that differs in each register, judged already.
     pub(super) shown: [Option<(u64, u64)>; 32],
+    /// Which of them hold a part of what is explained.
+    pub(super) of_parts: [bool; 32],
     /// The stack pointer of the second run at the last event.
     pub(super) sp: u64,
     pub(super) call: Option<System>,
@@ -173,12 +177,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             by_stub: Vec::new(),
             scribbled: Scribbled::default(),
             outside: Outside::default(),
-            held: HashMap::new(),
+            stored: Stored::default(),
+            loaded_parts: HashSet::new(),
             parts: Parts::default(),
             garbage: HashSet::new(),
             pushed: HashSet::new(),
             of_threads: HashSet::new(),
             shown: [None; 32],
+            of_parts: [false; 32],
             sp: 0,
             call: None,
             lists: HashSet::new(),
@@ -384,9 +390,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else {
                     self.outcome.stores += 1;
                     self.scribbled.clear(to.address, to.size);
-                    self.held.remove(&(to.address & !7));
-                    let end = to.address.wrapping_add(u64::from(to.size.max(1)) - 1);
-                    self.held.remove(&(end & !7));
+                    self.stored.clear(to.address, to.size);
                     if self.is_stack(to.address) {
                         self.outside.store(to.address, to.size);
                     }
@@ -710,6 +714,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 continue;
             }
             self.shown[i] = Some((a, b));
+            self.of_parts[i] = false;
             let mut class = self.values.explain(a, b, 8);
             // `_Unwind_FindEnclosingFunction` comes back with where the unwind entry begins that holds an address, and
             // where that ends in another register. The same may have been left in a scratch register before, and what
@@ -755,6 +760,10 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             if matches!(class, Class::Unknown | Class::Inside) && self.values.is_compared(a, b) {
                 class = Class::Compared;
+            }
+            if class == Class::Unknown && self.loaded_parts.contains(&(a, b)) {
+                self.of_parts[i] = true;
+                class = Class::Remains;
             }
             // In a static program, what system calls gave is in registers, and that may depend on other threads.
             if class == Class::Unknown

@@ -649,6 +649,69 @@ fn a_part_of_a_word_that_is_explained_is_loaded() {
     assert!(!loads(true, [first(0x40), first(0x20)]).is_good());
 }
 
+/// A structure is copied with a byte of a return address in its padding, which is in a register then.
+#[test]
+fn a_part_of_a_word_that_is_explained_is_in_a_register() {
+    let at = BASE + 0x2010;
+    let holds = |loaded: [u64; 2], between: bool, held: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, i, label) in [(&mut old, 0, 0x1040), (&mut new, 1, 0x3020)] {
+            stream
+                .store(0x1108, at, BASE + label)
+                .event(CALL, 0x110c, 0x1100, 0)
+                .record(9, 1, &[BASE + 0x1118, at, loaded[i]]);
+            if between {
+                stream.event(CALL, 0x111a, 0x1100, 0);
+            }
+            stream.event(CALL, 0x111c, 0x1100, held[i]);
+        }
+        compare(&old, &new, false)
+    };
+    let (part, other) = ([0x40, 0x20], [0x40, 0x21]);
+    let outcome = holds(part, false, part);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Remains].count, 2);
+    // Another byte than was stored, another than was loaded, and one that was loaded before the last event.
+    assert!(!holds(other, false, other).is_good());
+    assert!(!holds(part, false, other).is_good());
+    assert!(!holds(part, true, part).is_good());
+}
+
+/// Far behind the function's beginning, it is stored after a jump by a table, and copied from there with others.
+#[test]
+fn a_part_of_a_word_that_is_explained_is_stored_from_a_register() {
+    let (from, to) = (BASE + 0x2010, BASE + 0x2031);
+    let copies = |stored: [u64; 2], clears: bool, loaded: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, i, label) in [(&mut old, 0, 0x1040), (&mut new, 1, 0x3020)] {
+            let part = (BASE + label) & 0xff;
+            stream
+                .store(0x1108, from, BASE + label)
+                .event(CALL, 0x110c, 0x1100, 0)
+                .record(9, 1, &[BASE + 0x1118, from, part])
+                .event(CALL, 0x111c, 0x1100, part)
+                .record(4, 1, &[BASE + 0x1190, to, stored[i]]);
+            if clears {
+                stream
+                    .event(CALL, 0x1192, 0x1100, part)
+                    .record(4, 2, &[BASE + 0x1194, to - 1, 0]);
+            }
+            stream
+                .load(0x1198, to - 1, loaded[i])
+                .event(CALL, 0x119c, 0x1100, 0);
+        }
+        compare(&old, &new, false)
+    };
+    let (part, word) = ([0x40, 0x20], [0x77_4000, 0x77_2000]);
+    let outcome = copies(part, false, word);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Remains].count, 4, "{outcome:?}");
+    // Another byte than the register has; others beside it; what was stored to since.
+    assert!(!copies([0x40, 0x21], false, word).is_good());
+    assert!(!copies(part, false, [0x77_4000, 0x78_2000]).is_good());
+    assert!(!copies(part, true, word).is_good());
+}
+
 /// Padding of a structure is what code outside had there; what the function has stored is compared.
 #[test]
 fn what_code_outside_left_on_the_stack_is_loaded() {
