@@ -628,6 +628,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             self.part("control goes to different places outside the module");
             return false;
         }
+        // What is not bound yet goes to the loader, whichever function it is.
+        let imports = &self.values.module.old.imports;
+        if let (Some(a), Some(b)) = (imports.get(&from.slot), imports.get(&to.slot))
+            && a != b
+        {
+            self.part(&format!("{a} is called by the input, {b} by the output"));
+            return false;
+        }
         if to.via != 0 {
             self.values.detours.insert((from.to, to.via));
         }

@@ -737,6 +737,40 @@ fn what_code_outside_left_on_the_stack_is_loaded() {
     assert!(loads(true, [6, 6]).is_good());
 }
 
+/// Calls that are not bound yet all go to the loader. One run finds that the others are done, and the other waits.
+#[test]
+fn runs_that_call_different_functions_by_way_of_the_loader_part() {
+    let calls = |threads: bool, slot: u64| {
+        let mut module = module(false);
+        module.old.sections[1].name = ".got".to_owned();
+        let names = [(0x2010, "usleep"), (0x2018, "printf"), (0x2020, "usleep")];
+        let names = names.map(|(slot, name)| (slot, name.to_owned()));
+        module.old.imports.extend(names);
+        let (mut old, mut new) = begun();
+        for (stream, slot) in [(&mut old, 0x2010), (&mut new, slot)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .record(9, 8 | 512, &[BASE + 0x1108, BASE + slot, 0x9000_0000])
+                .store(0x1108, STACK - 8, slot)
+                .event(CALL, 0x1108, 0x9000_0000, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    let parted = calls(true, 0x2018);
+    assert!(parted.parts_by_threads(), "{parted:?}");
+    let alone = calls(false, 0x2018);
+    assert!(!alone.is_good() && !alone.parts_by_threads());
+    assert!(
+        alone
+            .parted
+            .is_some_and(|what| what.starts_with("usleep is called"))
+    );
+    // The same function by another word.
+    assert!(calls(true, 0x2020).parted.is_none());
+}
+
 /// `malloc` of another file is called while a register still holds a pointer to the stack.
 #[test]
 fn the_allocator_is_given_no_memory_of_the_stack() {
