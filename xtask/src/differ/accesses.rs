@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io::Read;
 
 use super::compare::{Comparison, Waiting};
+use super::machine::Machine;
 use super::places::Place;
 use super::record::{Access, Event};
 use super::regions::What;
@@ -208,7 +209,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 class = Class::BehindString;
             }
             // A function with variable arguments stores all registers that could hold some.
-            if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+            let saves = || match self.machine {
+                Machine::X86 => {
+                    let link = old.pc.wrapping_sub(self.old.base.unwrap_or(0));
+                    self.values.module.old.saves_arguments(link)
+                }
+                Machine::Aarch64 => old.vector && self.is_prologue(old.pc),
+            };
+            if class == Class::Unknown && !old.load && saves() {
                 class = Class::LeftOutside;
             }
             if class == Class::Unknown && self.is_of_threads(&old, &new) {

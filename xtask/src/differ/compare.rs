@@ -52,27 +52,34 @@ pub(super) struct Waiting {
     pub(super) of_others: bool,
 }
 
-/// A load of more than eight bytes, which comes in parts: by which instruction, where the next part would be, and
-/// whether both runs had a byte of zero in those before and the same up to there.
+/// A load of more than eight bytes, which comes in parts: by which instruction, where the next part would be in both
+/// runs, and whether both had a byte of zero in those before and the same up to there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     pc: u64,
-    next: u64,
+    next: (u64, u64),
     ended: bool,
 }
 
 impl Parts {
+    /// Whether these are the next part.
+    fn are(&self, old: &Access, new: &Access) -> bool {
+        (self.pc, self.next) == (old.pc, (old.address, new.address))
+    }
+
     /// Takes the next part, or another load. Whether its bytes that differ are behind a byte of zero.
     fn take(&mut self, old: &Access, new: &Access) -> bool {
-        let goes_on = (self.pc, self.next) == (old.pc, old.address);
-        let ended = goes_on && self.ended;
+        let ended = self.are(old, new) && self.ended;
         let byte = |value: u64, i: u32| (value >> (8 * i)) as u8;
         let zero = (0..u32::from(old.size.min(8))).find(|i| byte(old.value, *i) == 0);
         let same = |to: u32| (0..=to).all(|i| byte(old.value, i) == byte(new.value, i));
         let ends = zero.is_some_and(same);
         *self = Parts {
             pc: old.pc,
-            next: old.address.wrapping_add(u64::from(old.size)),
+            next: (
+                old.address.wrapping_add(u64::from(old.size)),
+                new.address.wrapping_add(u64::from(old.size)),
+            ),
             ended: ended || ends,
         };
         ended || ends
@@ -381,7 +388,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 if (from.size, from.load) == (to.size, to.load)
                     && (self.values.same_place(from.address, to.address)
                         || from.load
-                            && (self.values.is_code(from.address, to.address)
+                            && (self.parts.are(from, to)
+                                || self.values.is_code(from.address, to.address)
                                 || self.values.is_moved_section(from.address, to.address))) =>
             {
                 let (from, to) = (*from, *to);

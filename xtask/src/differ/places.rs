@@ -221,6 +221,26 @@ impl Image {
         section.is_some_and(|section| section.name == ".text.slow")
     }
 
+    /// Whether an instruction of x86-64 is among those by which a function with variable arguments stores vector
+    /// registers: behind `test %al,%al` and a jump over them, near its beginning.
+    pub fn saves_arguments(&self, address: u64) -> bool {
+        const TEST_AND_JUMP: [u8; 3] = [0x84, 0xc0, 0x74];
+        const LONG: u64 = 0x80;
+        let bytes = || {
+            let (start, _) = self.function(address)?;
+            let size = address.checked_sub(start).filter(|size| *size < LONG)?;
+            let holds = |(at, code): &&(u64, Vec<u8>)| start.wrapping_sub(*at) < code.len() as u64;
+            let (at, code) = self.code.iter().find(holds)?;
+            let from = (start - at) as usize;
+            code.get(from..from + size as usize)
+        };
+        let Some(bytes) = bytes() else { return false };
+        bytes.windows(4).enumerate().any(|(at, window)| {
+            let over = usize::from(window[3]);
+            window.starts_with(&TEST_AND_JUMP) && over < 0x80 && bytes.len() < at + 4 + over
+        })
+    }
+
     /// Where a direct jump at an address leads.
     fn jump(&self, from: u64, aarch64: bool) -> Option<u64> {
         let holds = |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
@@ -880,6 +900,21 @@ pub(super) mod tests {
     fn who_reads_tables_of_unwinding_is_known_by_name() {
         assert!(is_unwinder("rust_eh_personality") && is_unwinder("__gxx_personality_v0"));
         assert!(!is_unwinder("personality") && !is_unwinder("my_personality_v1"));
+    }
+
+    #[test]
+    fn vector_registers_are_stored_behind_a_test_of_their_number() {
+        let mut image = module(false).old;
+        // test %al,%al; je over two movaps of five bytes; ret.
+        let mut code = vec![0x90; 8];
+        code.extend([0x84, 0xc0, 0x74, 10]);
+        code.extend([0x0f, 0x29, 0x44, 0x24, 0x50, 0x0f, 0x29, 0x4c, 0x24, 0x60]);
+        code.resize(0x100, 0xc3);
+        image.code = vec![(0x1000, code)];
+        assert!(image.saves_arguments(0x100c) && image.saves_arguments(0x1011));
+        assert!(!image.saves_arguments(0x1008) && !image.saves_arguments(0x1016));
+        image.code[0].1[9] = 0xc9;
+        assert!(!image.saves_arguments(0x100c));
     }
 
     #[test]

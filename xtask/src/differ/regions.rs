@@ -55,6 +55,8 @@ pub struct Regions {
     /// Blocks of the allocator: old address to new address and length. Few at a time are of interest, but
     /// many come and go.
     allocations: BTreeMap<u64, (u64, u64)>,
+    /// How far blocks were from each other: new address less old one, where they differ.
+    distances: BTreeSet<u64>,
 }
 
 /// The stack is looked at this far on both sides of where it began.
@@ -87,7 +89,15 @@ impl Regions {
     pub fn add_allocation(&mut self, old: u64, new: u64, length: u64) {
         if old != 0 && new != 0 {
             self.allocations.insert(old, (new, length.max(1)));
+            if old != new {
+                self.distances.insert(new.wrapping_sub(old));
+            }
         }
+    }
+
+    /// Whether both are one number less the address of a block.
+    pub fn is_less_block(&self, old: u64, new: u64) -> bool {
+        self.distances.contains(&old.wrapping_sub(new))
     }
 
     fn allocation(&self, old: u64) -> Option<(u64, u64)> {

@@ -12,7 +12,7 @@ use super::compare::{Comparison, Limits};
 use super::machine::Machine;
 use super::outcome::Outcome;
 use super::places::tests::module;
-use super::places::{Module, Section};
+use super::places::{Module, Section, Size};
 use super::values::Class;
 use super::{Done, Options, differ, emulator};
 use clap::Parser;
@@ -922,6 +922,42 @@ fn a_byte_of_what_inserted_code_left_on_the_stack_is_overwritten_in_a_register()
     assert!(!calls(0, [0x7711_2233_4400, 0x6511_2233_4400]).is_good());
     assert!(!calls(0, [5, 6]).is_good());
     assert!(!calls(RBX, [0x7711_2233_4400, 0x6611_2233_4400]).is_good());
+}
+
+/// The string ends a block of the allocator, which has others behind it in the output: only the first part of the load
+/// is at the same place.
+#[test]
+fn memory_behind_a_string_at_the_end_of_a_block_is_loaded() {
+    let loads = |second: u64, pc: u64| {
+        let mut module = module(false);
+        // The allocator.
+        module.skipped.push((0x1180, 0x1200, Some(Size::First)));
+        module.old.functions[1].1 = 0x80;
+        module.old.functions[1].2 = "__strlen_avx2".to_owned();
+        let (mut old, mut new) = begun();
+        for (stream, block, second, last) in [
+            (&mut old, 0x4000_0100, 0x4000_0108, 5),
+            (&mut new, 0x4000_0300, second, 6),
+        ] {
+            let mut words = vec![BASE + 0x1190, BASE + 0x1191, BASE + 0x100d];
+            let mut registers = [0; 16];
+            (registers[0], registers[4]) = (block, STACK);
+            words.extend(registers);
+            stream
+                .event(CALL, 0x1008, 0x1180, 7)
+                .record(3, RETURN, &words)
+                .load(0x1108, block, 0x63_6261)
+                .load(pc, second, last)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = loads(0x4000_0308, 0x1108);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::BehindString].count, 1);
+    // Elsewhere; another load.
+    assert!(!loads(0x4000_0310, 0x1108).is_good());
+    assert!(!loads(0x4000_0308, 0x110c).is_good());
 }
 
 /// `strlen` loads 32 bytes at a time. Behind a string on the heap is what the allocator keeps there.
