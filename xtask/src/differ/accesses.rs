@@ -85,7 +85,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     /// Whether memory belongs to what was put in.
-    fn is_of_inserted(&self, address: u64) -> bool {
+    pub(super) fn is_of_inserted(&self, address: u64) -> bool {
         let Some(base) = self.new.base else {
             return false;
         };

@@ -13,7 +13,7 @@
 //! is in that register. So what code outside the module (libc, the unwinder) leaves in a scratch register is
 //! explained where control comes back, and by that alone.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io::Read;
 
 use anyhow::Result;
@@ -86,6 +86,30 @@ impl Parts {
     }
 }
 
+/// What `memset` stores to a block that has another alignment in the output, so that it is other stores: each byte
+/// other than 0, by its distance from the beginning.
+#[derive(Debug, Default)]
+struct Filling {
+    starts: [u64; 2],
+    bytes: [BTreeMap<u64, u8>; 2],
+}
+
+impl Filling {
+    fn store(&mut self, store: &Access, second: bool) {
+        let run = usize::from(second);
+        let bytes = store.value.to_le_bytes();
+        for (i, byte) in bytes.into_iter().take(store.size.into()).enumerate() {
+            let at = store.address.wrapping_add(i as u64);
+            let at = at.wrapping_sub(self.starts[run]);
+            // What is cleared at once the emulator does not tell.
+            match byte {
+                0 => self.bytes[run].remove(&at),
+                byte => self.bytes[run].insert(at, byte),
+            };
+        }
+    }
+}
+
 /// System calls of one run.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
@@ -129,6 +153,8 @@ pub struct Comparison<A, B> {
     pub(super) loaded_parts: HashSet<(u64, u64)>,
     /// The load that is read.
     parts: Parts,
+    /// Since the last event, if that is such a call.
+    filling: Option<Filling>,
     /// Pairs of values that were there.
     pub(super) garbage: HashSet<(u64, u64)>,
     /// What of that functions have stored to have the stack pointer aligned: address in the second run, and the pair.
@@ -187,6 +213,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
             stored: Stored::default(),
             loaded_parts: HashSet::new(),
             parts: Parts::default(),
+            filling: None,
             garbage: HashSet::new(),
             pushed: HashSet::new(),
             of_threads: HashSet::new(),
@@ -372,6 +399,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.alone(&item, true);
                 return Ok(true);
             }
+            (Item::Access(store), _) if !store.load && self.filling.is_some() => {
+                let store = *store;
+                self.old.take(&self.values.module)?;
+                self.fill(&store, false);
+                return Ok(true);
+            }
+            (_, Item::Access(store)) if !store.load && self.filling.is_some() => {
+                let store = *store;
+                self.new.take(&self.values.module)?;
+                if self.is_of_inserted(store.address) {
+                    self.extra(store);
+                } else {
+                    self.fill(&store, true);
+                }
+                return Ok(true);
+            }
             // The input has stored it before, where inserted code had used the same memory: see `extra`.
             (Item::Access(from), Item::Access(to))
                 if self.values.module.instrumented
@@ -489,6 +532,38 @@ impl<A: Read, B: Read> Comparison<A, B> {
         Ok(true)
     }
 
+    /// A store by one run, of a function that fills a block.
+    fn fill(&mut self, store: &Access, second: bool) {
+        if second {
+            self.scribbled.clear(store.address, store.size);
+            self.stored.clear(store.address, store.size);
+        } else {
+            self.outcome.stores += 1;
+        }
+        if let Some(filling) = &mut self.filling {
+            filling.store(store, second);
+        }
+    }
+
+    /// Whether a call fills a block of the allocator that has another alignment in the output.
+    fn begins_to_fill(&self, from: &Event, to: &Event) -> Option<Filling> {
+        // `memset` for AArch64 clears as much at once as the processor says (`dc zva`), and that is not more.
+        const LINE: u64 = 2048;
+        let first = self.machine.argument(0);
+        let (a, b) = (from.registers[first], to.registers[first]);
+        let link = from.to.wrapping_sub(self.old.base?);
+        let (start, name) = self.values.module.old.function(link)?;
+        let is_it = from.kind == Kind::Call
+            && start == link
+            && name.trim_start_matches('_').starts_with("memset")
+            && a % LINE != b % LINE
+            && self.values.regions.same(a, b) == Some(What::Heap);
+        is_it.then(|| Filling {
+            starts: [a, b],
+            ..Filling::default()
+        })
+    }
+
     /// A system call of one run of a program with threads. What the first thread maps is still the same in
     /// the same order, and so is its heap.
     fn alone(&mut self, item: &Item, second: bool) {
@@ -573,6 +648,13 @@ impl<A: Read, B: Read> Comparison<A, B> {
             self.part("control goes on in different ways");
             return false;
         }
+        if let Some(filling) = self.filling.take()
+            && filling.bytes[0] != filling.bytes[1]
+        {
+            self.part("a block is filled with different bytes");
+            return false;
+        }
+        self.filling = self.begins_to_fill(from, to);
         if self.values.bases.is_none()
             && let (Some(a), Some(b)) = (self.old.base, self.new.base)
         {

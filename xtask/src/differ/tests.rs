@@ -960,6 +960,55 @@ fn memory_behind_a_string_at_the_end_of_a_block_is_loaded() {
     assert!(!loads(0x4000_0308, 0x110c).is_good());
 }
 
+/// `memset` for AArch64 stores up to an aligned address, and clears much at once then: that depends on where a block
+/// is, which the allocator has decided.
+#[test]
+fn a_block_of_another_alignment_is_filled_by_other_stores() {
+    let fills = |name: &str, new_block: u64, stores: &[(u64, u64)]| {
+        let mut module = module(false);
+        module.skipped.push((0x1180, 0x1200, Some(Size::First)));
+        module.old.functions[1].1 = 0x80;
+        module.old.functions[1].2 = name.to_owned();
+        let (mut old, mut new) = begun();
+        let of_old: &[(u64, u64)] = &[(0, 5), (8, 5), (16, 5)];
+        for (stream, block, stores) in [
+            (&mut old, 0x4000_0100, of_old),
+            (&mut new, new_block, stores),
+        ] {
+            let mut words = vec![BASE + 0x1190, BASE + 0x1191, BASE + 0x100d];
+            let mut registers = [0; 16];
+            (registers[0], registers[4]) = (block, STACK);
+            words.extend(registers);
+            stream
+                .event(CALL, 0x1008, 0x1180, 24)
+                .record(3, RETURN, &words)
+                .event(CALL, 0x1010, 0x1100, block);
+            for (at, value) in stores {
+                stream.store(0x1108, block + at, *value);
+            }
+            stream.event(RETURN, 0x1110, 0x1015, 0);
+        }
+        compare_module(&old, &new, module).is_good()
+    };
+    let (other, same) = (0x4000_0330, 0x4000_0900);
+    let overlapping: &[(u64, u64)] = &[(0, 5), (16, 5), (8, 5), (8, 5)];
+    assert!(fills("__memset_generic", other, overlapping));
+    // Another byte, one too few, one too many, another function, and an alignment that is the same.
+    assert!(!fills(
+        "__memset_generic",
+        other,
+        &[(0, 5), (16, 5), (8, 6)]
+    ));
+    assert!(!fills("__memset_generic", other, &[(0, 5), (16, 5)]));
+    assert!(!fills(
+        "__memset_generic",
+        other,
+        &[(0, 5), (16, 5), (8, 5), (24, 5)]
+    ));
+    assert!(!fills("copy", other, overlapping));
+    assert!(!fills("__memset_generic", same, overlapping));
+}
+
 /// `strlen` loads 32 bytes at a time. Behind a string on the heap is what the allocator keeps there.
 #[test]
 fn what_is_behind_a_string_is_loaded_with_its_end() {
