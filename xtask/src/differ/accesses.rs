@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io::Read;
 
 use super::compare::{Comparison, Waiting};
+use super::machine::Machine;
 use super::places::Place;
 use super::record::{Access, Event};
 use super::regions::What;
@@ -18,6 +19,12 @@ pub(super) fn is_awaited(waiting: &[Waiting], write: &Access) -> bool {
     let same = |w: &&Waiting| w.new.address == write.address && w.new.size == write.size;
     let last = waiting.iter().rev().find(same);
     last.is_some_and(|w| !w.old.load && w.old.value == write.value)
+}
+
+/// What a stored word is if it is a pointer of glibc's allocator to the next free block: mixed with the number of the
+/// page that it is in.
+fn protected(store: &Access) -> u64 {
+    store.value ^ store.address >> 12
 }
 
 impl<A: Read, B: Read> Comparison<A, B> {
@@ -78,7 +85,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
     }
 
     /// Whether memory belongs to what was put in.
-    fn is_of_inserted(&self, address: u64) -> bool {
+    pub(super) fn is_of_inserted(&self, address: u64) -> bool {
         let Some(base) = self.new.base else {
             return false;
         };
@@ -103,10 +110,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
 
     /// Whether a stored value depends on what other threads do: on how often they have changed a counter, or on what
     /// memory they have asked for.
-    fn is_of_threads(&self, old: &Access, new: u64) -> bool {
+    fn is_of_threads(&self, old: &Access, new: &Access) -> bool {
+        let pair = (old.value, new.value);
         let is_counter = || {
             let values = &self.values;
-            old.atomic && !values.is_of_module(old.value, false) && !values.is_of_module(new, true)
+            let (a, b) = pair;
+            old.atomic && !values.is_of_module(a, false) && !values.is_of_module(b, true)
         };
         let is_allocated = |value, second| {
             let what = self.values.regions.what(value, second);
@@ -115,8 +124,9 @@ impl<A: Read, B: Read> Comparison<A, B> {
         self.outcome.threads
             && !old.load
             && (is_counter()
-                || self.of_threads.contains(&(old.value, new))
-                || is_allocated(old.value, false) && is_allocated(new, true))
+                || self.of_threads.contains(&pair)
+                || is_allocated(pair.0, false) && is_allocated(pair.1, true)
+                || is_allocated(protected(old), false) && is_allocated(protected(new), true))
     }
 
     /// Whether a function stores at its beginning, to have the stack pointer aligned, what a scratch register held
@@ -127,15 +137,24 @@ impl<A: Read, B: Read> Comparison<A, B> {
         !old.load && self.is_prologue(old.pc) && (0..self.machine.registers()).any(is_it)
     }
 
-    /// Whether bytes that differ are those of words that were stored and are explained: an unaligned copy, as of
-    /// padding.
+    /// Whether bytes that differ are those that were stored there and are explained: a copy, as of padding, with more
+    /// or fewer bytes at a time.
     fn is_part(&self, old: &Access, new: &Access) -> bool {
         (0..u64::from(new.size.min(8))).all(|i| {
             let byte = |value: u64, number: u64| (value >> (8 * number)) as u8;
             let (a, b) = (byte(old.value, i), byte(new.value, i));
-            let at = new.address.wrapping_add(i);
-            let is_it = |held: &(u64, u64)| (byte(held.0, at % 8), byte(held.1, at % 8)) == (a, b);
-            a == b || self.held.get(&(at & !7)).is_some_and(is_it)
+            a == b || self.stored.are(new.address.wrapping_add(i), a, b)
+        })
+    }
+
+    /// Whether a stored value is the lowest bytes of a register that held a part of what is explained at the last
+    /// event.
+    fn is_part_of_register(&self, old: &Access, new: &Access) -> bool {
+        let bits = 64_u32.saturating_sub(8 * u32::from(new.size));
+        let is_it = |held: u64, value: u64| (held ^ value).checked_shl(bits) == Some(0);
+        let mut registers = self.shown.iter().zip(&self.of_parts);
+        registers.any(|(shown, of_part)| {
+            *of_part && shown.is_some_and(|(a, b)| is_it(a, old.value) && is_it(b, new.value))
         })
     }
 
@@ -143,12 +162,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
     pub(super) fn settle(&mut self, event: Option<&Event>) {
         // Parts of words that have been loaded.
         let mut parts: HashSet<(u64, u64, u8)> = HashSet::new();
+        self.loaded_parts.clear();
         for waiting in std::mem::take(&mut self.waiting) {
             let Waiting { old, new, left, .. } = waiting;
             let part = (old.value, new.value, new.size);
             let is_part = old.load && self.is_part(&old, &new);
             if is_part {
                 parts.insert(part);
+                self.loaded_parts.insert((old.value, new.value));
             }
             let mut class = self.values.explain(old.value, new.value, old.size);
             let place = (old.address, new.address);
@@ -162,6 +183,14 @@ impl<A: Read, B: Read> Comparison<A, B> {
             }
             if class == Class::Unknown && old.load && self.values.is_file_header(old.address) {
                 class = Class::Headers;
+            }
+            // A futex is there, or its value has changed; a channel has what one thread sent first, or another.
+            if class == Class::Unknown
+                && waiting.of_others
+                && !self.values.is_of_module(old.value, false)
+                && !self.values.is_of_module(new.value, true)
+            {
+                class = Class::Threads;
             }
             let is_known = class.is_explained();
             let is_scribbled = old.load && self.scribbled.has(new.address, new.size);
@@ -180,10 +209,17 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 class = Class::BehindString;
             }
             // A function with variable arguments stores all registers that could hold some.
-            if class == Class::Unknown && old.vector && !old.load && self.is_prologue(old.pc) {
+            let saves = || match self.machine {
+                Machine::X86 => {
+                    let link = old.pc.wrapping_sub(self.old.base.unwrap_or(0));
+                    self.values.module.old.saves_arguments(link)
+                }
+                Machine::Aarch64 => old.vector && self.is_prologue(old.pc),
+            };
+            if class == Class::Unknown && !old.load && saves() {
                 class = Class::LeftOutside;
             }
-            if class == Class::Unknown && self.is_of_threads(&old, new.value) {
+            if class == Class::Unknown && self.is_of_threads(&old, &new) {
                 class = Class::Threads;
             }
             let pushed = (new.address, old.value, new.value);
@@ -198,8 +234,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
             if class == Class::Unknown && (is_part || !old.load && parts.contains(&part)) {
                 class = Class::Remains;
             }
-            if class.is_explained() && !old.load && new.size == 8 && new.address % 8 == 0 {
-                self.held.insert(new.address, (old.value, new.value));
+            // The lowest bytes of a register that holds such a part.
+            if class == Class::Unknown && !old.load && self.is_part_of_register(&old, &new) {
+                class = Class::Remains;
+            }
+            if class.is_explained() && !old.load {
+                self.stored.put(new.address, new.size, old.value, new.value);
             }
             self.outcome
                 .find(&self.values, class, (old.value, new.value), || {

@@ -166,10 +166,6 @@ pub(super) fn part(text: &str) -> Result<(usize, usize), String> {
 /// The job; `false` if a difference is not explained.
 pub(super) fn run(options: &Options) -> Result<bool> {
     let began = Instant::now();
-    let postlink = match &options.postlink {
-        Some(postlink) => postlink.clone(),
-        None => build_postlink()?,
-    };
     let filter = options.program.as_deref().map(Path::to_string_lossy);
     let mut wanted = inputs::select(options.all, options.quick, filter.as_deref())?;
     wanted.retain(|wanted| match emulators_lack(&wanted.case) {
@@ -183,6 +179,16 @@ pub(super) fn run(options: &Options) -> Result<bool> {
         // Neighbours are kinds of one case, and take alike.
         wanted = wanted.into_iter().skip(number - 1).step_by(parts).collect();
     }
+    if options.list {
+        for program in &wanted {
+            println!("{}", program.name);
+        }
+        return Ok(true);
+    }
+    let postlink = match &options.postlink {
+        Some(postlink) => postlink.clone(),
+        None => build_postlink()?,
+    };
     let asked =
         |s: &&State| options.states.is_empty() || options.states.iter().any(|n| n == s.name);
     let states: Vec<&State> = STATES.iter().filter(asked).collect();

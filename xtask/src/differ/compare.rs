@@ -13,7 +13,7 @@
 //! is in that register. So what code outside the module (libc, the unwinder) leaves in a scratch register is
 //! explained where control comes back, and by that alone.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io::Read;
 
 use anyhow::Result;
@@ -23,7 +23,7 @@ use super::machine::{Call, Machine};
 use super::outcome::{Outcome, describe};
 use super::places::{Image, Meaning, Module, Size};
 use super::record::{Access, Event, Kind, Opens, System};
-use super::regions::{Outside, Scribbled, What};
+use super::regions::{Outside, Scribbled, Stored, What};
 use super::side::{Item, Side, Start};
 use super::values::{Class, Values};
 
@@ -47,32 +47,66 @@ pub(super) struct Waiting {
     pub(super) left: bool,
     /// A part of one load, of which an earlier part has a byte of zero in both runs.
     pub(super) behind_string: bool,
+    /// A store of what other threads decide: of what a system call gave last, or of what was loaded since the last
+    /// event from memory that they may write.
+    pub(super) of_others: bool,
 }
 
-/// A load of more than eight bytes, which comes in parts: by which instruction, where the next part would be, and
-/// whether both runs had a byte of zero in those before and the same up to there.
+/// A load of more than eight bytes, which comes in parts: by which instruction, where the next part would be in both
+/// runs, and whether both had a byte of zero in those before and the same up to there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     pc: u64,
-    next: u64,
+    next: (u64, u64),
     ended: bool,
 }
 
 impl Parts {
+    /// Whether these are the next part.
+    fn are(&self, old: &Access, new: &Access) -> bool {
+        (self.pc, self.next) == (old.pc, (old.address, new.address))
+    }
+
     /// Takes the next part, or another load. Whether its bytes that differ are behind a byte of zero.
     fn take(&mut self, old: &Access, new: &Access) -> bool {
-        let goes_on = (self.pc, self.next) == (old.pc, old.address);
-        let ended = goes_on && self.ended;
+        let ended = self.are(old, new) && self.ended;
         let byte = |value: u64, i: u32| (value >> (8 * i)) as u8;
         let zero = (0..u32::from(old.size.min(8))).find(|i| byte(old.value, *i) == 0);
         let same = |to: u32| (0..=to).all(|i| byte(old.value, i) == byte(new.value, i));
         let ends = zero.is_some_and(same);
         *self = Parts {
             pc: old.pc,
-            next: old.address.wrapping_add(u64::from(old.size)),
+            next: (
+                old.address.wrapping_add(u64::from(old.size)),
+                new.address.wrapping_add(u64::from(old.size)),
+            ),
             ended: ended || ends,
         };
         ended || ends
+    }
+}
+
+/// What `memset` stores to a block that has another alignment in the output, so that it is other stores: each byte
+/// other than 0, by its distance from the beginning.
+#[derive(Debug, Default)]
+struct Filling {
+    starts: [u64; 2],
+    bytes: [BTreeMap<u64, u8>; 2],
+}
+
+impl Filling {
+    fn store(&mut self, store: &Access, second: bool) {
+        let run = usize::from(second);
+        let bytes = store.value.to_le_bytes();
+        for (i, byte) in bytes.into_iter().take(store.size.into()).enumerate() {
+            let at = store.address.wrapping_add(i as u64);
+            let at = at.wrapping_sub(self.starts[run]);
+            // What is cleared at once the emulator does not tell.
+            match byte {
+                0 => self.bytes[run].remove(&at),
+                byte => self.bytes[run].insert(at, byte),
+            };
+        }
     }
 }
 
@@ -83,6 +117,17 @@ pub(super) struct Lane {
     mapped: VecDeque<(u64, u64)>,
     processes: VecDeque<u64>,
     breaks: VecDeque<u64>,
+    /// The call that came back last, and its result.
+    last: Option<(u32, u64)>,
+}
+
+impl Lane {
+    /// Whether so many bytes are what a system call gave last; by which.
+    fn gave(&self, value: u64, size: u8) -> Option<u32> {
+        let bits = 64_u32.saturating_sub(8 * u32::from(size));
+        let (number, result) = self.last?;
+        ((result ^ value).checked_shl(bits) == Some(0)).then_some(number)
+    }
 }
 
 /// Compares.
@@ -102,10 +147,14 @@ pub struct Comparison<A, B> {
     pub(super) scribbled: Scribbled,
     /// What of the second run's stack is code's outside.
     pub(super) outside: Outside,
-    /// Words of the second run that hold a pair that is explained.
-    pub(super) held: HashMap<u64, (u64, u64)>,
+    /// Bytes of the second run's memory that differ, as is explained.
+    pub(super) stored: Stored,
+    /// What was loaded since the last event of words that are explained.
+    pub(super) loaded_parts: HashSet<(u64, u64)>,
     /// The load that is read.
     parts: Parts,
+    /// Since the last event, if that is such a call.
+    filling: Option<Filling>,
     /// Pairs of values that were there.
     pub(super) garbage: HashSet<(u64, u64)>,
     /// What of that functions have stored to have the stack pointer aligned: address in the second run, and the pair.
@@ -114,6 +163,8 @@ pub struct Comparison<A, B> {
     pub(super) of_threads: HashSet<(u64, u64)>,
     /// The pair that differs in each register, judged already.
     pub(super) shown: [Option<(u64, u64)>; 32],
+    /// Which of them hold a part of what is explained.
+    pub(super) of_parts: [bool; 32],
     /// The stack pointer of the second run at the last event.
     pub(super) sp: u64,
     pub(super) call: Option<System>,
@@ -159,12 +210,15 @@ impl<A: Read, B: Read> Comparison<A, B> {
             by_stub: Vec::new(),
             scribbled: Scribbled::default(),
             outside: Outside::default(),
-            held: HashMap::new(),
+            stored: Stored::default(),
+            loaded_parts: HashSet::new(),
             parts: Parts::default(),
+            filling: None,
             garbage: HashSet::new(),
             pushed: HashSet::new(),
             of_threads: HashSet::new(),
             shown: [None; 32],
+            of_parts: [false; 32],
             sp: 0,
             call: None,
             lists: HashSet::new(),
@@ -345,6 +399,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 self.alone(&item, true);
                 return Ok(true);
             }
+            (Item::Access(store), _) if !store.load && self.filling.is_some() => {
+                let store = *store;
+                self.old.take(&self.values.module)?;
+                self.fill(&store, false);
+                return Ok(true);
+            }
+            (_, Item::Access(store)) if !store.load && self.filling.is_some() => {
+                let store = *store;
+                self.new.take(&self.values.module)?;
+                if self.is_of_inserted(store.address) {
+                    self.extra(store);
+                } else {
+                    self.fill(&store, true);
+                }
+                return Ok(true);
+            }
             // The input has stored it before, where inserted code had used the same memory: see `extra`.
             (Item::Access(from), Item::Access(to))
                 if self.values.module.instrumented
@@ -361,7 +431,8 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 if (from.size, from.load) == (to.size, to.load)
                     && (self.values.same_place(from.address, to.address)
                         || from.load
-                            && (self.values.is_code(from.address, to.address)
+                            && (self.parts.are(from, to)
+                                || self.values.is_code(from.address, to.address)
                                 || self.values.is_moved_section(from.address, to.address))) =>
             {
                 let (from, to) = (*from, *to);
@@ -370,9 +441,7 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 } else {
                     self.outcome.stores += 1;
                     self.scribbled.clear(to.address, to.size);
-                    self.held.remove(&(to.address & !7));
-                    let end = to.address.wrapping_add(u64::from(to.size.max(1)) - 1);
-                    self.held.remove(&(end & !7));
+                    self.stored.clear(to.address, to.size);
                     if self.is_stack(to.address) {
                         self.outside.store(to.address, to.size);
                     }
@@ -391,11 +460,17 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     let left = from.load
                         && self.is_stack(to.address)
                         && self.outside.has(to.address, to.size);
+                    let [a, b] = &self.lanes;
+                    let call = a.gave(from.value, from.size);
+                    let gave = call.is_some() && call == b.gave(to.value, to.size);
+                    let loaded = self.old.loaded.contains(&(from.value, from.size))
+                        && self.new.loaded.contains(&(to.value, to.size));
                     self.waiting.push(Waiting {
                         old: from,
                         new: to,
                         left,
                         behind_string,
+                        of_others: self.outcome.threads && !from.load && (gave || loaded),
                     });
                     if self.waiting.len() > WAITING {
                         self.settle(None);
@@ -457,18 +532,53 @@ impl<A: Read, B: Read> Comparison<A, B> {
         Ok(true)
     }
 
+    /// A store by one run, of a function that fills a block.
+    fn fill(&mut self, store: &Access, second: bool) {
+        if second {
+            self.scribbled.clear(store.address, store.size);
+            self.stored.clear(store.address, store.size);
+        } else {
+            self.outcome.stores += 1;
+        }
+        if let Some(filling) = &mut self.filling {
+            filling.store(store, second);
+        }
+    }
+
+    /// Whether a call fills a block of the allocator that has another alignment in the output.
+    fn begins_to_fill(&self, from: &Event, to: &Event) -> Option<Filling> {
+        // `memset` for AArch64 clears as much at once as the processor says (`dc zva`), and that is not more.
+        const LINE: u64 = 2048;
+        let first = self.machine.argument(0);
+        let (a, b) = (from.registers[first], to.registers[first]);
+        let link = from.to.wrapping_sub(self.old.base?);
+        let (start, name) = self.values.module.old.function(link)?;
+        let is_it = from.kind == Kind::Call
+            && start == link
+            && name.trim_start_matches('_').starts_with("memset")
+            && a % LINE != b % LINE
+            && self.values.regions.same(a, b) == Some(What::Heap);
+        is_it.then(|| Filling {
+            starts: [a, b],
+            ..Filling::default()
+        })
+    }
+
     /// A system call of one run of a program with threads. What the first thread maps is still the same in
     /// the same order, and so is its heap.
     fn alone(&mut self, item: &Item, second: bool) {
         let lane = &mut self.lanes[usize::from(second)];
         match item {
             Item::System(call) => lane.length = call.arguments[1],
-            Item::Result(number, result) => match self.machine.system(*number) {
-                Call::Map => lane.mapped.push_back((*result, lane.length)),
-                Call::Process => lane.processes.push_back(*result),
-                Call::Break => lane.breaks.push_back(*result),
-                _ => (),
-            },
+            Item::Result(number, result) => {
+                lane.last = Some((*number, *result));
+                match self.machine.system(*number) {
+                    Call::Map => lane.mapped.push_back((*result, lane.length)),
+                    Call::Process => lane.processes.push_back(*result),
+                    Call::Break => lane.breaks.push_back(*result),
+                    _ => (),
+                }
+            }
             _ => (),
         }
         let [old, new] = &mut self.lanes;
@@ -538,6 +648,13 @@ impl<A: Read, B: Read> Comparison<A, B> {
             self.part("control goes on in different ways");
             return false;
         }
+        if let Some(filling) = self.filling.take()
+            && filling.bytes[0] != filling.bytes[1]
+        {
+            self.part("a block is filled with different bytes");
+            return false;
+        }
+        self.filling = self.begins_to_fill(from, to);
         if self.values.bases.is_none()
             && let (Some(a), Some(b)) = (self.old.base, self.new.base)
         {
@@ -601,13 +718,24 @@ impl<A: Read, B: Read> Comparison<A, B> {
             self.part("control goes to different places outside the module");
             return false;
         }
+        // What is not bound yet goes to the loader, whichever function it is.
+        let imports = &self.values.module.old.imports;
+        if let (Some(a), Some(b)) = (imports.get(&from.slot), imports.get(&to.slot))
+            && a != b
+        {
+            self.part(&format!("{a} is called by the input, {b} by the output"));
+            return false;
+        }
         if to.via != 0 {
             self.values.detours.insert((from.to, to.via));
         }
         self.allocation(from, to);
         self.settle(Some(to));
         if from_inside && !to_inside {
+            // The allocator is not given memory of the stack, whatever registers hold.
+            let gives = !self.values.module.is_allocator(from.slot);
             let given = self.machine.arguments().iter().map(|i| to.registers[*i]);
+            let given = given.filter(|_| gives);
             self.outside.leave(to.registers[self.machine.sp()], given);
         }
         self.outcome.events += 1;
@@ -660,6 +788,18 @@ impl<A: Read, B: Read> Comparison<A, B> {
             .any(|start| name.starts_with(start))
     }
 
+    /// Whether `open` of C's library is called with two arguments, the name and the flags: it has a third one where it
+    /// may make a file.
+    fn opens_without_mode(&self, call: &Event) -> bool {
+        const CREATE: u64 = 0o100;
+        const TEMPORARY: u64 = 0o2000_0000;
+        let name = self.values.module.old.imports.get(&call.slot);
+        let flags = call.registers[self.machine.argument(1)];
+        call.kind == Kind::Call
+            && name.is_some_and(|name| name == "open" || name == "open64")
+            && flags & (CREATE | TEMPORARY) == 0
+    }
+
     fn registers(&mut self, from: &Event, to: &Event, from_inside: bool) {
         for i in 0..self.machine.registers() {
             let (a, b) = (from.registers[i], to.registers[i]);
@@ -672,7 +812,22 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 continue;
             }
             self.shown[i] = Some((a, b));
+            self.of_parts[i] = false;
             let mut class = self.values.explain(a, b, 8);
+            // `_Unwind_FindEnclosingFunction` comes back with where the unwind entry begins that holds an address, and
+            // where that ends in another register. The same may have been left in a scratch register before, and what
+            // is that alone is not known when it is stored.
+            let looked_up = from.kind == Kind::Return && !from_inside && self.machine.is_result(i);
+            if matches!(class, Class::Unknown | Class::Inside)
+                && looked_up
+                && self
+                    .values
+                    .link(a, b)
+                    .is_some_and(|(o, n)| self.values.module.are_bounds(o, n))
+            {
+                self.values.bounds.insert((a, b));
+                class = Class::Bounds;
+            }
             if !class.is_explained() && self.garbage.contains(&(a, b)) {
                 class = Class::Uninitialised;
             }
@@ -701,21 +856,12 @@ impl<A: Read, B: Read> Comparison<A, B> {
                     class
                 };
             }
-            // `_Unwind_FindEnclosingFunction` comes back with where the unwind entry begins that holds an address, and
-            // where that ends in another register.
-            let looked_up = from.kind == Kind::Return && !from_inside && self.machine.is_result(i);
-            if matches!(class, Class::Unknown | Class::Inside)
-                && looked_up
-                && self
-                    .values
-                    .link(a, b)
-                    .is_some_and(|(o, n)| self.values.module.are_bounds(o, n))
-            {
-                self.values.bounds.insert((a, b));
-                class = Class::Bounds;
-            }
             if matches!(class, Class::Unknown | Class::Inside) && self.values.is_compared(a, b) {
                 class = Class::Compared;
+            }
+            if class == Class::Unknown && self.loaded_parts.contains(&(a, b)) {
+                self.of_parts[i] = true;
+                class = Class::Remains;
             }
             // In a static program, what system calls gave is in registers, and that may depend on other threads.
             if class == Class::Unknown
@@ -745,6 +891,20 @@ impl<A: Read, B: Read> Comparison<A, B> {
                 && self.machine.is_scratch(i)
                 && !self.machine.is_result(i)
                 && self.outcome.classes.contains_key(&Class::Headers)
+            {
+                class = Class::Headers;
+            }
+            // And so does who comes back to the module, or opens a file, if the headers were read just before.
+            let is_free = |i: usize| match from.kind {
+                Kind::Return => !self.machine.is_result(i),
+                _ => self.opens_without_mode(from) && !self.machine.is_of_two_or_more(i),
+            };
+            if class == Class::Unknown
+                && from_inside
+                && from.headers
+                && to.headers
+                && self.machine.is_scratch(i)
+                && is_free(i)
             {
                 class = Class::Headers;
             }

@@ -74,6 +74,12 @@ impl Machine {
         }
     }
 
+    /// It holds one of two arguments, or says, as the number of arguments varies, whether some are in vector registers.
+    pub fn is_of_two_or_more(self, index: usize) -> bool {
+        let varies = self == Machine::X86 && index == 0;
+        varies || index == self.argument(0) || index == self.argument(1)
+    }
+
     /// A call's result may be in it.
     pub fn is_result(self, index: usize) -> bool {
         match self {

@@ -123,6 +123,9 @@ struct Options {
     /// With --cases: the N-th of M parts of the programs, so that parts can be run at different times
     #[arg(long, requires = "cases", value_name = "N/M", value_parser = cases::part)]
     only: Option<(usize, usize)>,
+    /// With --cases: print the names of the programs, and compare none
+    #[arg(long, requires = "cases")]
+    list: bool,
     /// With --cases: only these outputs (safe, fast, size, stress, edges, function-coverage …)
     #[arg(long, requires = "cases", value_name = "NAMES", value_delimiter = ',')]
     states: Vec<String>,

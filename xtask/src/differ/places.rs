@@ -54,6 +54,8 @@ pub struct Image {
     pub sections: Vec<Section>,
     /// Functions: start, size, name; ascending.
     pub functions: Vec<(u64, u64, String)>,
+    /// Words that the dynamic loader fills in with where a function of another file is, and its name.
+    pub imports: HashMap<u64, String>,
     /// Where unwind entries begin, by their search table: functions without a symbol are there too.
     pub starts: HashSet<u64>,
     /// First address of the first segment, rounded down to a page.
@@ -113,6 +115,7 @@ impl Image {
         Image {
             sections,
             functions,
+            imports: imports(elf),
             starts: search_table
                 .filter(|s| s.has_contents())
                 .map(|s| unwind_entries(s.addr, elf.section_data(s)))
@@ -218,6 +221,26 @@ impl Image {
         section.is_some_and(|section| section.name == ".text.slow")
     }
 
+    /// Whether an instruction of x86-64 is among those by which a function with variable arguments stores vector
+    /// registers: behind `test %al,%al` and a jump over them, near its beginning.
+    pub fn saves_arguments(&self, address: u64) -> bool {
+        const TEST_AND_JUMP: [u8; 3] = [0x84, 0xc0, 0x74];
+        const LONG: u64 = 0x80;
+        let bytes = || {
+            let (start, _) = self.function(address)?;
+            let size = address.checked_sub(start).filter(|size| *size < LONG)?;
+            let holds = |(at, code): &&(u64, Vec<u8>)| start.wrapping_sub(*at) < code.len() as u64;
+            let (at, code) = self.code.iter().find(holds)?;
+            let from = (start - at) as usize;
+            code.get(from..from + size as usize)
+        };
+        let Some(bytes) = bytes() else { return false };
+        bytes.windows(4).enumerate().any(|(at, window)| {
+            let over = usize::from(window[3]);
+            window.starts_with(&TEST_AND_JUMP) && over < 0x80 && bytes.len() < at + 4 + over
+        })
+    }
+
     /// Where a direct jump at an address leads.
     fn jump(&self, from: u64, aarch64: bool) -> Option<u64> {
         let holds = |(start, code): &&(u64, Vec<u8>)| from.wrapping_sub(*start) < code.len() as u64;
@@ -281,6 +304,19 @@ impl Image {
     }
 }
 
+/// Words that lead to functions of other files, by the relocations that fill them in, and names.
+fn imports(elf: &Elf<'_>) -> HashMap<u64, String> {
+    let symbols = elf.symbols(SymbolTable::Dynamic);
+    let relocations = elf.dyn_relocs().unwrap_or_default();
+    let of_symbols = relocations.iter().filter(|r| r.symbol != 0);
+    of_symbols
+        .filter_map(|r| {
+            let symbol = symbols.get(r.symbol as usize).filter(|s| s.section == 0)?;
+            Some((r.addr, String::from_utf8_lossy(symbol.name).into_owned()))
+        })
+        .collect()
+}
+
 /// Where unwind entries begin, from the search table at an address, if it has the form that all linkers write.
 fn unwind_entries(address: u64, table: &[u8]) -> HashSet<u64> {
     // Version; distance to the entries, number and pairs of distances to the table's start, of four bytes each.
@@ -342,6 +378,12 @@ fn is_unwinder(name: &str) -> bool {
                 | "backtrace"
                 | "__backtrace"
         )
+}
+
+/// A jump that a linker has put in, as a branch does not reach: GNU ld's and lld's names for it.
+fn is_veneer(name: &str) -> bool {
+    const THUNKS: [&str; 2] = ["__AArch64ADRPThunk_", "__AArch64AbsLongThunk_"];
+    name.ends_with("_veneer") || THUNKS.iter().any(|start| name.starts_with(start))
 }
 
 /// Functions of the allocator, with how they are told the size if they give memory.
@@ -426,6 +468,12 @@ impl Module {
             }
         }
         self.skipped.sort_by_key(|s| s.0);
+    }
+
+    /// Whether a word of the linkage table leads to the allocator of another file.
+    pub fn is_allocator(&self, slot: u64) -> bool {
+        let name = self.old.imports.get(&slot);
+        name.is_some_and(|name| allocator(name).is_some())
     }
 
     /// How the allocator at an address of the input is told the size.
@@ -550,7 +598,6 @@ impl Module {
         let Some(section) = self.old.section(address).filter(|s| s.code) else {
             return false;
         };
-        let is_veneer = |name: &str| name.ends_with("_veneer");
         section.name.starts_with(".plt")
             || section.name == ".iplt"
             || self.old.function(address).is_some_and(|f| is_veneer(f.1))
@@ -723,6 +770,7 @@ pub(super) mod tests {
                 (0x1000, 0x100, "f".to_owned()),
                 (0x1100, 0x100, "g".to_owned()),
             ],
+            imports: HashMap::new(),
             starts: HashSet::new(),
             low: 0x1000,
             high: 0x2100,
@@ -852,6 +900,21 @@ pub(super) mod tests {
     fn who_reads_tables_of_unwinding_is_known_by_name() {
         assert!(is_unwinder("rust_eh_personality") && is_unwinder("__gxx_personality_v0"));
         assert!(!is_unwinder("personality") && !is_unwinder("my_personality_v1"));
+    }
+
+    #[test]
+    fn vector_registers_are_stored_behind_a_test_of_their_number() {
+        let mut image = module(false).old;
+        // test %al,%al; je over two movaps of five bytes; ret.
+        let mut code = vec![0x90; 8];
+        code.extend([0x84, 0xc0, 0x74, 10]);
+        code.extend([0x0f, 0x29, 0x44, 0x24, 0x50, 0x0f, 0x29, 0x4c, 0x24, 0x60]);
+        code.resize(0x100, 0xc3);
+        image.code = vec![(0x1000, code)];
+        assert!(image.saves_arguments(0x100c) && image.saves_arguments(0x1011));
+        assert!(!image.saves_arguments(0x1008) && !image.saves_arguments(0x1016));
+        image.code[0].1[9] = 0xc9;
+        assert!(!image.saves_arguments(0x100c));
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub struct Event {
     pub skipped: bool,
     /// It leaves that. (Not told by the plugin either.)
     pub unwound: bool,
+    /// The word of the linkage table by which it calls, link-time address; 0 if it calls by none. (Nor is this told.)
+    pub slot: u64,
+    /// Program headers were read since the event before. (Nor is this.)
+    pub headers: bool,
     /// The general registers there: `rax rcx rdx rbx rsp rbp rsi rdi r8…r15`, or `x0…x30 sp`.
     pub registers: [u64; 32],
 }
@@ -203,6 +207,8 @@ impl<R: Read> Records<R> {
                     via: 0,
                     skipped: false,
                     unwound: false,
+                    slot: 0,
+                    headers: false,
                     registers,
                 }))
             }

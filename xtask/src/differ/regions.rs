@@ -55,6 +55,8 @@ pub struct Regions {
     /// Blocks of the allocator: old address to new address and length. Few at a time are of interest, but
     /// many come and go.
     allocations: BTreeMap<u64, (u64, u64)>,
+    /// How far blocks were from each other: new address less old one, where they differ.
+    distances: BTreeSet<u64>,
 }
 
 /// The stack is looked at this far on both sides of where it began.
@@ -87,7 +89,15 @@ impl Regions {
     pub fn add_allocation(&mut self, old: u64, new: u64, length: u64) {
         if old != 0 && new != 0 {
             self.allocations.insert(old, (new, length.max(1)));
+            if old != new {
+                self.distances.insert(new.wrapping_sub(old));
+            }
         }
+    }
+
+    /// Whether both are one number less the address of a block.
+    pub fn is_less_block(&self, old: u64, new: u64) -> bool {
+        self.distances.contains(&old.wrapping_sub(new))
     }
 
     fn allocation(&self, old: u64) -> Option<(u64, u64)> {
@@ -247,6 +257,47 @@ impl Scribbled {
     }
 }
 
+/// Bytes of memory that both runs have stored differently, as is explained, and nothing since: what each has there.
+#[derive(Clone, Debug, Default)]
+pub struct Stored(HashMap<u64, ([u8; 8], [u8; 8], u8)>);
+
+impl Stored {
+    /// Adds a store of at most eight bytes.
+    pub fn put(&mut self, address: u64, size: u8, old: u64, new: u64) {
+        let (old, new) = (old.to_le_bytes(), new.to_le_bytes());
+        for i in 0..usize::from(size.min(8)) {
+            let at = address.wrapping_add(i as u64);
+            let place = (at & 7) as usize;
+            let word = self.0.entry(at & !7).or_default();
+            (word.0[place], word.1[place]) = (old[i], new[i]);
+            word.2 |= 1 << place;
+        }
+    }
+
+    /// Something else is stored there.
+    pub fn clear(&mut self, address: u64, size: u8) {
+        if self.0.is_empty() {
+            return;
+        }
+        for (word, bits) in Scribbled::words(address, size) {
+            if let Some(left) = self.0.get_mut(&word) {
+                left.2 &= !bits;
+                if left.2 == 0 {
+                    self.0.remove(&word);
+                }
+            }
+        }
+    }
+
+    /// Whether these are the bytes at an address.
+    pub fn are(&self, address: u64, old: u8, new: u8) -> bool {
+        let place = (address & 7) as usize;
+        self.0.get(&(address & !7)).is_some_and(|word| {
+            word.2 & 1 << place != 0 && (word.0[place], word.1[place]) == (old, new)
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +339,18 @@ mod tests {
         set.add_range(0x1003, 0x1012);
         assert!(set.has(0x1003, 1) && set.has(0x1008, 8) && set.has(0x1011, 1));
         assert!(!set.has(0x1002, 1) && !set.has(0x1012, 1));
+    }
+
+    #[test]
+    fn bytes_are_those_that_were_stored_last() {
+        let mut stored = Stored::default();
+        stored.put(0x1006, 4, 0x4433_2211, 0x8877_6655);
+        assert!(stored.are(0x1006, 0x11, 0x55) && stored.are(0x1008, 0x33, 0x77));
+        assert!(!stored.are(0x1006, 0x11, 0x66) && !stored.are(0x1005, 0, 0));
+        stored.put(0x1008, 1, 1, 2);
+        assert!(stored.are(0x1008, 1, 2) && stored.are(0x1009, 0x44, 0x88));
+        stored.clear(0x1004, 4);
+        assert!(!stored.are(0x1006, 0x11, 0x55) && stored.are(0x1008, 1, 2));
     }
 
     #[test]

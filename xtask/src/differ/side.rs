@@ -13,7 +13,7 @@
 //!   jumps to; loads from the table of addresses are left out, as that says what was loaded.
 //! * What routines that are not looked into leave on the stack is remembered: who reads it later reads garbage.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io::Read;
 
 use anyhow::Result;
@@ -125,6 +125,12 @@ pub struct Side<R> {
     ready: VecDeque<Item>,
     /// A call of a stub of the procedure linkage table.
     linking: Option<Box<Event>>,
+    /// The first word of its table by which control went on, or goes on, since the last step: link-time address.
+    slot: u64,
+    /// Program headers were read since the last event.
+    headers: bool,
+    /// What was loaded since from memory that other threads may write: values and sizes.
+    pub loaded: HashSet<(u64, u8)>,
     /// Where the heap ended when that was asked last, if by parts that are not looked into.
     pub heap_end: Option<u64>,
     /// Stack that parts which are not looked into have used, and nobody any more: from an address to another.
@@ -156,6 +162,9 @@ impl<R: Read> Side<R> {
             held: VecDeque::new(),
             ready: VecDeque::new(),
             linking: None,
+            slot: 0,
+            headers: false,
+            loaded: HashSet::new(),
             heap_end: None,
             garbage: Vec::new(),
             highest: 0,
@@ -195,11 +204,16 @@ impl<R: Read> Side<R> {
         }
     }
 
+    /// A load from memory that other threads may write.
+    fn is_of_threads(&self, load: &Access) -> bool {
+        self.threads && self.start.sp.wrapping_sub(load.address) > STACK
+    }
+
     /// Loads that are not compared: those of inserted code, of the program headers, and, as others may write
     /// meanwhile, of a program with threads, but from its stack. What an indirect call loads, a recorder loads for it;
     /// the event says what it was.
     fn is_of_no_interest(&self, module: &Module, load: &Access) -> bool {
-        self.threads && self.start.sp.wrapping_sub(load.address) > STACK
+        self.is_of_threads(load)
             || self.is_headers(module, load.address)
             || self.is_inserted(module, load.pc) && !module.functions.is_empty()
             || module.instrumented && load.target
@@ -212,6 +226,16 @@ impl<R: Read> Side<R> {
             module.is_linkage_stub(load.pc.wrapping_sub(base))
                 || module.is_linkage_slot(load.address.wrapping_sub(base))
         })
+    }
+
+    /// A load by which a call or a jump goes on to another file.
+    fn goes_on(&mut self, module: &Module, load: &Access) {
+        let Some(base) = self.base else { return };
+        let slot = load.address.wrapping_sub(base);
+        let is_it = load.target || module.is_linkage_stub(load.pc.wrapping_sub(base));
+        if is_it && self.slot == 0 && module.is_linkage_slot(slot) {
+            self.slot = slot;
+        }
     }
 
     /// A jump at an old entry that goes by a register, as it goes far.
@@ -238,14 +262,17 @@ impl<R: Read> Side<R> {
             return Some(event);
         };
         let is_stub = |address: u64| module.is_linkage_stub(address.wrapping_sub(base));
+        let slot = std::mem::take(&mut self.slot);
         let event = match self.linking.take() {
+            // A stub that is not bound yet goes on by two further words.
             Some(call) if is_stub(event.last) => Box::new(Event {
                 kind: call.kind,
                 last: call.last,
                 end: call.end,
+                slot: if call.slot == 0 { slot } else { call.slot },
                 ..*event
             }),
-            _ => event,
+            _ => Box::new(Event { slot, ..*event }),
         };
         // From a veneer, where the output has none, or by a tail call: what counts is where the stub jumps to.
         if event.kind == Kind::Jump && is_stub(event.to) {
@@ -355,7 +382,9 @@ impl<R: Read> Side<R> {
                     self.base = Some(low.wrapping_sub(image.low));
                 }
                 Record::Event(event) => {
-                    if let Some(event) = self.event(module, event) {
+                    if let Some(mut event) = self.event(module, event) {
+                        event.headers = std::mem::take(&mut self.headers);
+                        self.loaded.clear();
                         return Ok(Item::Event(event));
                     }
                 }
@@ -375,7 +404,14 @@ impl<R: Read> Side<R> {
                     }
                 }
                 Record::Access(access)
-                    if access.load && self.is_of_no_interest(module, &access) => {}
+                    if access.load && self.is_of_no_interest(module, &access) =>
+                {
+                    self.headers |= self.is_headers(module, access.address);
+                    if self.is_of_threads(&access) && !self.is_inserted(module, access.pc) {
+                        self.loaded.insert((access.value, access.size));
+                    }
+                    self.goes_on(module, &access);
+                }
                 Record::Access(write) if self.is_inserted(module, write.pc) => {
                     return Ok(Item::Routine(write, self.sp));
                 }
@@ -666,6 +702,38 @@ mod tests {
                 (event.kind, event.last, event.end, event.to),
                 (Kind::Call, 0x3010, 0x3015, 0x9000)
             );
+        }
+    }
+
+    /// Where the input's call does not reach, and the output's does.
+    #[test]
+    fn a_call_by_way_of_a_veneer_of_either_linker_is_a_call() {
+        for (name, is_veneer) in [
+            ("__f_veneer", true),
+            ("__AArch64ADRPThunk_f", true),
+            ("__AArch64AbsLongThunk_f", true),
+            ("ADRPThunk", false),
+        ] {
+            let mut module = module(false);
+            module.old.functions[1].2 = name.to_owned();
+            let calls = [
+                MODULE.to_vec(),
+                event(1, 0x3010, 0x1100),
+                event(3, 0x1108, 0x9000),
+            ];
+            let events: Vec<_> = items_of(&module, &calls)
+                .into_iter()
+                .map(|item| match item {
+                    Item::Event(event) => (event.kind, event.last, event.to),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let expected = if is_veneer {
+                vec![(Kind::Call, 0x3010, 0x9000)]
+            } else {
+                vec![(Kind::Call, 0x3010, 0x1100), (Kind::Jump, 0x1108, 0x9000)]
+            };
+            assert_eq!(events, expected, "{name}");
         }
     }
 

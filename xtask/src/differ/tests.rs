@@ -11,8 +11,8 @@ use postlink_elf::note::Note;
 use super::compare::{Comparison, Limits};
 use super::machine::Machine;
 use super::outcome::Outcome;
-use super::places::Module;
 use super::places::tests::module;
+use super::places::{Module, Section, Size};
 use super::values::Class;
 use super::{Done, Options, differ, emulator};
 use clap::Parser;
@@ -79,6 +79,7 @@ fn compare_module(old: &Stream, new: &Stream, module: Module) -> Outcome {
 
 const CALL: u64 = 1;
 const RETURN: u64 = 2;
+const JUMP: u64 = 3;
 const OTHER: u64 = 4;
 
 /// Both runs enter f.
@@ -364,6 +365,40 @@ fn a_number_of_threads_is_stored() {
     assert!(!stores(false, 0xb) && !stores(true, 0xc));
 }
 
+/// Whether another thread has ended when it is waited for, the system call says; its function stores that before it
+/// calls another.
+#[test]
+fn what_a_system_call_gave_is_stored_in_a_program_with_threads() {
+    const FUTEX: u32 = 202;
+    const AGAIN: u64 = -11_i64 as u64;
+    let stores = |threads: bool, call: u32, size: u64, stored: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, call, result, stored) in
+            [(&mut old, FUTEX, 0, 0), (&mut new, call, AGAIN, stored)]
+        {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            // A call earlier gives something else.
+            for (call, result) in [(FUTEX, 7), (call, result)] {
+                stream
+                    .record(5, call.into(), &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                    .record(6, call.into(), &[result]);
+            }
+            stream
+                .record(4, size, &[BASE + 0x1110, STACK - 0x40, stored])
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    let low = AGAIN & 0xffff_ffff;
+    assert!(stores(true, FUTEX, 8, AGAIN) && stores(true, FUTEX, 4, low));
+    // One thread; another call; not its result; not all of it.
+    assert!(!stores(false, FUTEX, 8, AGAIN));
+    assert!(!stores(true, FUTEX + 1, 8, AGAIN));
+    assert!(!stores(true, FUTEX, 8, AGAIN - 1) && !stores(true, FUTEX, 8, low));
+}
+
 /// In what order threads ask for memory is their own affair.
 #[test]
 fn memory_of_threads_may_be_elsewhere() {
@@ -387,6 +422,65 @@ fn memory_of_threads_may_be_elsewhere() {
     };
     assert!(stores(0x4000_0200, true));
     assert!(!stores(0x4000_0200, false) && !stores(0x5000_0200, true));
+}
+
+/// What comes from a channel first depends on the threads that send: it is loaded from memory that they have written.
+#[test]
+fn what_other_threads_have_sent_is_stored() {
+    let place = STACK - 0x40;
+    let stores = |threads: bool, from: u64, between: bool, loaded: [u64; 2], stored: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, i, stored) in [(&mut old, 0, loaded[0]), (&mut new, 1, stored)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream.load(0x1108, from, loaded[i]);
+            if between {
+                stream.event(CALL, 0x110c, 0x1100, 0);
+            }
+            stream
+                .store(0x1110, place, stored)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    const HEAP: u64 = 0x4000_0000;
+    assert!(stores(true, HEAP, false, [2, 1], 1));
+    // One thread; from the stack; before the last event; not what was loaded; an address of the module.
+    assert!(!stores(false, HEAP, false, [2, 1], 1));
+    assert!(!stores(true, place - 8, false, [2, 1], 1));
+    assert!(!stores(true, HEAP, true, [2, 1], 1));
+    assert!(!stores(true, HEAP, false, [2, 1], 3));
+    let code = [BASE + 0x1010, BASE + 0x1020];
+    assert!(!stores(true, HEAP, false, code, code[1]));
+}
+
+/// glibc's allocator mixes pointers to free blocks with the number of the page where it stores them.
+#[test]
+fn protected_pointers_to_memory_of_threads_may_be_others() {
+    const HEAP: u64 = 0x4000_0000;
+    const AT: u64 = HEAP + 0x610;
+    let stores = |threads: bool, page: u64, block: u64| {
+        let (mut old, mut new) = begun();
+        for (stream, page, block) in [(&mut old, AT >> 12, 0x100), (&mut new, page, block)] {
+            for end in [HEAP, HEAP + 0x2000] {
+                stream
+                    .record(5, 12, &[BASE + 0x1108, 0, 0, 0, 0, 0, 0, 0])
+                    .record(6, 12, &[end]);
+            }
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .store(0x1108, AT, (HEAP + block) ^ page)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare(&old, &new, false).is_good()
+    };
+    assert!(stores(true, AT >> 12, 0x200));
+    // One thread; not a block; mixed with another number.
+    assert!(!stores(false, AT >> 12, 0x200) && !stores(true, AT >> 12, 0x2000));
+    assert!(!stores(true, AT >> 12 ^ 1 << 20, 0x200));
 }
 
 /// Loads are not compared where there are threads, but those from the stack say what is garbage: `std::rt::cleanup`
@@ -440,6 +534,91 @@ fn what_was_calculated_of_headers_is_left_in_scratch_registers() {
     assert!(!comes_back(true, 0x1100).is_good());
 }
 
+/// A function that looks for its caller in the program headers comes back to it.
+#[test]
+fn what_was_calculated_of_headers_is_left_when_a_function_of_the_module_has_read_them() {
+    const RAX: usize = 0;
+    const RCX: usize = 1;
+    let comes_back = |read: u64, between: bool, register: usize| {
+        let mut module = module(false);
+        (module.old.table, module.new.table) = ((0x1040, 0x70), (0x1040, 0xa8));
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 5), (&mut new, 6)] {
+            stream.load(0x1108, BASE + read, 7);
+            if between {
+                stream.event(CALL, 0x110c, 0x1100, 0);
+            }
+            let mut words = vec![BASE + 0x1110, BASE + 0x1111, BASE + 0x1100];
+            let mut registers = [0; 16];
+            registers[4] = STACK;
+            registers[register] = value;
+            words.extend(registers);
+            stream.record(3, RETURN, &words);
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = comes_back(0x1048, false, RCX);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Headers].count, 1);
+    // No headers; another function has read them; a result.
+    assert!(!comes_back(0x1148, false, RCX).is_good());
+    assert!(!comes_back(0x1048, true, RCX).is_good());
+    assert!(!comes_back(0x1048, false, RAX).is_good());
+}
+
+/// A function goes through the program headers and opens a file then: `open` has two arguments, unless it may make one.
+#[test]
+fn what_was_calculated_of_headers_is_left_where_a_file_is_opened() {
+    const RCX: usize = 1;
+    const RSI: usize = 6;
+    const CREATE: u64 = 0o100;
+    let opens = |name: &str, read: u64, register: usize, flags: u64| {
+        let mut module = module(false);
+        (module.old.table, module.new.table) = ((0x1040, 0x70), (0x1040, 0xa8));
+        module.old.sections[0].end = 0x1180;
+        let mut section = |start, end, name: &str, code| {
+            let name = name.to_owned();
+            let section = Section {
+                start,
+                end,
+                name,
+                code,
+            };
+            module.old.sections.insert(1, section);
+        };
+        section(0x1180, 0x1200, ".plt", true);
+        module.old.sections[2].name = ".got.plt".to_owned();
+        module.old.imports.insert(0x2010, name.to_owned());
+        let (mut old, mut new) = (Stream::new(), Stream::new());
+        for (stream, entry, value) in [(&mut old, 0x1000, 5), (&mut new, 0x3000, 6)] {
+            stream
+                .event(OTHER, 0, entry, 0)
+                .load(0x1108, BASE + read, value);
+            let mut registers = [0; 16];
+            registers[4] = STACK;
+            registers[RSI] = flags;
+            registers[register] |= value << 32;
+            let call = |last: u64, to: u64| {
+                let mut words = vec![last, last + 5, to];
+                words.extend(registers);
+                words
+            };
+            stream.record(3, CALL, &call(BASE + 0x1110, BASE + 0x1190));
+            stream.load(0x1190, BASE + 0x2010, 0x9000_0000);
+            stream.record(3, JUMP, &call(BASE + 0x1190, 0x9000_0000));
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = opens("open", 0x1048, RCX, 0);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Headers].count, 1);
+    // Another function, no headers, an argument, and where it has a third argument.
+    assert!(!opens("openat", 0x1048, RCX, 0).is_good());
+    assert!(!opens("open", 0x1148, RCX, 0).is_good());
+    assert!(!opens("open", 0x1048, RSI, 0).is_good());
+    assert!(!opens("open", 0x1048, RCX, CREATE).is_good());
+}
+
 /// A structure is copied in pieces that overlap, with the lowest byte of a return address in its padding.
 #[test]
 fn a_part_of_a_word_that_is_explained_is_loaded() {
@@ -470,6 +649,69 @@ fn a_part_of_a_word_that_is_explained_is_loaded() {
     assert!(!loads(true, [first(0x40), first(0x20)]).is_good());
 }
 
+/// A structure is copied with a byte of a return address in its padding, which is in a register then.
+#[test]
+fn a_part_of_a_word_that_is_explained_is_in_a_register() {
+    let at = BASE + 0x2010;
+    let holds = |loaded: [u64; 2], between: bool, held: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, i, label) in [(&mut old, 0, 0x1040), (&mut new, 1, 0x3020)] {
+            stream
+                .store(0x1108, at, BASE + label)
+                .event(CALL, 0x110c, 0x1100, 0)
+                .record(9, 1, &[BASE + 0x1118, at, loaded[i]]);
+            if between {
+                stream.event(CALL, 0x111a, 0x1100, 0);
+            }
+            stream.event(CALL, 0x111c, 0x1100, held[i]);
+        }
+        compare(&old, &new, false)
+    };
+    let (part, other) = ([0x40, 0x20], [0x40, 0x21]);
+    let outcome = holds(part, false, part);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Remains].count, 2);
+    // Another byte than was stored, another than was loaded, and one that was loaded before the last event.
+    assert!(!holds(other, false, other).is_good());
+    assert!(!holds(part, false, other).is_good());
+    assert!(!holds(part, true, part).is_good());
+}
+
+/// Far behind the function's beginning, it is stored after a jump by a table, and copied from there with others.
+#[test]
+fn a_part_of_a_word_that_is_explained_is_stored_from_a_register() {
+    let (from, to) = (BASE + 0x2010, BASE + 0x2031);
+    let copies = |stored: [u64; 2], clears: bool, loaded: [u64; 2]| {
+        let (mut old, mut new) = begun();
+        for (stream, i, label) in [(&mut old, 0, 0x1040), (&mut new, 1, 0x3020)] {
+            let part = (BASE + label) & 0xff;
+            stream
+                .store(0x1108, from, BASE + label)
+                .event(CALL, 0x110c, 0x1100, 0)
+                .record(9, 1, &[BASE + 0x1118, from, part])
+                .event(CALL, 0x111c, 0x1100, part)
+                .record(4, 1, &[BASE + 0x1190, to, stored[i]]);
+            if clears {
+                stream
+                    .event(CALL, 0x1192, 0x1100, part)
+                    .record(4, 2, &[BASE + 0x1194, to - 1, 0]);
+            }
+            stream
+                .load(0x1198, to - 1, loaded[i])
+                .event(CALL, 0x119c, 0x1100, 0);
+        }
+        compare(&old, &new, false)
+    };
+    let (part, word) = ([0x40, 0x20], [0x77_4000, 0x77_2000]);
+    let outcome = copies(part, false, word);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Remains].count, 4, "{outcome:?}");
+    // Another byte than the register has; others beside it; what was stored to since.
+    assert!(!copies([0x40, 0x21], false, word).is_good());
+    assert!(!copies(part, false, [0x77_4000, 0x78_2000]).is_good());
+    assert!(!copies(part, true, word).is_good());
+}
+
 /// Padding of a structure is what code outside had there; what the function has stored is compared.
 #[test]
 fn what_code_outside_left_on_the_stack_is_loaded() {
@@ -493,6 +735,74 @@ fn what_code_outside_left_on_the_stack_is_loaded() {
     assert_eq!(outcome.classes[&Class::Uninitialised].count, 1);
     assert!(!loads(true, [6, 7]).is_good());
     assert!(loads(true, [6, 6]).is_good());
+}
+
+/// Calls that are not bound yet all go to the loader. One run finds that the others are done, and the other waits.
+#[test]
+fn runs_that_call_different_functions_by_way_of_the_loader_part() {
+    let calls = |threads: bool, slot: u64| {
+        let mut module = module(false);
+        module.old.sections[1].name = ".got".to_owned();
+        let names = [(0x2010, "usleep"), (0x2018, "printf"), (0x2020, "usleep")];
+        let names = names.map(|(slot, name)| (slot, name.to_owned()));
+        module.old.imports.extend(names);
+        let (mut old, mut new) = begun();
+        for (stream, slot) in [(&mut old, 0x2010), (&mut new, slot)] {
+            if threads {
+                stream.record(7, 0, &[]);
+            }
+            stream
+                .record(9, 8 | 512, &[BASE + 0x1108, BASE + slot, 0x9000_0000])
+                .store(0x1108, STACK - 8, slot)
+                .event(CALL, 0x1108, 0x9000_0000, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    let parted = calls(true, 0x2018);
+    assert!(parted.parts_by_threads(), "{parted:?}");
+    let alone = calls(false, 0x2018);
+    assert!(!alone.is_good() && !alone.parts_by_threads());
+    assert!(
+        alone
+            .parted
+            .is_some_and(|what| what.starts_with("usleep is called"))
+    );
+    // The same function by another word.
+    assert!(calls(true, 0x2020).parted.is_none());
+}
+
+/// `malloc` of another file is called while a register still holds a pointer to the stack.
+#[test]
+fn the_allocator_is_given_no_memory_of_the_stack() {
+    const TARGET: u64 = 512;
+    let calls = |name: &str, flags: u64| {
+        let mut module = module(false);
+        module.old.sections[1].name = ".got".to_owned();
+        module.old.imports.insert(0x2010, name.to_owned());
+        let (mut old, mut new) = begun();
+        for (stream, value) in [(&mut old, 6), (&mut new, 7)] {
+            // What leaves something on the stack, and then in a frame that holds the place.
+            stream.event(CALL, 0x1104, 0x9000_0000, 0);
+            stream.event(RETURN, 0x9000_0010, 0x1109, 0);
+            stream.record(9, 8 | flags, &[BASE + 0x1108, BASE + 0x2010, 0x9000_0000]);
+            let mut words = vec![BASE + 0x1108, BASE + 0x110d, 0x9000_0000];
+            let mut registers = [0; 16];
+            (registers[4], registers[7]) = (STACK - 0x100, STACK - 0x80);
+            words.extend(registers);
+            stream.record(3, CALL, &words);
+            stream
+                .event(RETURN, 0x9000_0010, 0x110d, 0)
+                .load(0x1114, STACK - 0x40, value)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = calls("malloc", TARGET);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Uninitialised].count, 1);
+    // Another function; the pointer to malloc is loaded, and another function called.
+    assert!(!calls("read", TARGET).is_good());
+    assert!(!calls("malloc", 0).is_good());
 }
 
 /// What `_Unwind_FindEnclosingFunction` says of an address in the cold part; Rust's `Backtrace` keeps it.
@@ -521,6 +831,36 @@ fn code_outside_says_where_a_part_of_a_function_begins() {
     // Nobody has said so; it begins elsewhere.
     assert!(!says(false, COLD).is_good());
     assert!(!says(true, COLD + 4).is_good());
+}
+
+/// An earlier call of the unwinder may have left the same in a register, where that alone explains it.
+#[test]
+fn bounds_that_were_left_in_a_scratch_register_before_are_known_when_they_are_stored() {
+    const OLD: u64 = BASE + 0x1000;
+    const NEW: u64 = BASE + 0x3100;
+    let says = |returned: u64| {
+        let (mut old_run, mut new_run) = begun();
+        for (stream, value, returned) in [(&mut old_run, OLD, OLD), (&mut new_run, NEW, returned)] {
+            // rcx, then rax.
+            for (register, value) in [(1, value), (0, returned)] {
+                stream.event(CALL, 0x1108, 0x9000_0000, 0);
+                let mut words = vec![0x9000_0010, 0x9000_0011, BASE + 0x110d];
+                let mut registers = [0; 16];
+                registers[4] = STACK;
+                registers[register] = value;
+                words.extend(registers);
+                stream.record(3, RETURN, &words);
+            }
+            stream
+                .store(0x1110, STACK - 0x40, returned)
+                .event(CALL, 0x1118, 0x1100, 0);
+        }
+        compare(&old_run, &new_run, false)
+    };
+    let outcome = says(NEW);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::Bounds].count, 2);
+    assert!(!says(NEW + 4).is_good());
 }
 
 /// `cfree` gives up its frame and jumps to `free`, in front of which a counter saves a register.
@@ -582,6 +922,91 @@ fn a_byte_of_what_inserted_code_left_on_the_stack_is_overwritten_in_a_register()
     assert!(!calls(0, [0x7711_2233_4400, 0x6511_2233_4400]).is_good());
     assert!(!calls(0, [5, 6]).is_good());
     assert!(!calls(RBX, [0x7711_2233_4400, 0x6611_2233_4400]).is_good());
+}
+
+/// The string ends a block of the allocator, which has others behind it in the output: only the first part of the load
+/// is at the same place.
+#[test]
+fn memory_behind_a_string_at_the_end_of_a_block_is_loaded() {
+    let loads = |second: u64, pc: u64| {
+        let mut module = module(false);
+        // The allocator.
+        module.skipped.push((0x1180, 0x1200, Some(Size::First)));
+        module.old.functions[1].1 = 0x80;
+        module.old.functions[1].2 = "__strlen_avx2".to_owned();
+        let (mut old, mut new) = begun();
+        for (stream, block, second, last) in [
+            (&mut old, 0x4000_0100, 0x4000_0108, 5),
+            (&mut new, 0x4000_0300, second, 6),
+        ] {
+            let mut words = vec![BASE + 0x1190, BASE + 0x1191, BASE + 0x100d];
+            let mut registers = [0; 16];
+            (registers[0], registers[4]) = (block, STACK);
+            words.extend(registers);
+            stream
+                .event(CALL, 0x1008, 0x1180, 7)
+                .record(3, RETURN, &words)
+                .load(0x1108, block, 0x63_6261)
+                .load(pc, second, last)
+                .event(CALL, 0x1110, 0x1100, 0);
+        }
+        compare_module(&old, &new, module)
+    };
+    let outcome = loads(0x4000_0308, 0x1108);
+    assert!(outcome.is_good(), "{outcome:?}");
+    assert_eq!(outcome.classes[&Class::BehindString].count, 1);
+    // Elsewhere; another load.
+    assert!(!loads(0x4000_0310, 0x1108).is_good());
+    assert!(!loads(0x4000_0308, 0x110c).is_good());
+}
+
+/// `memset` for AArch64 stores up to an aligned address, and clears much at once then: that depends on where a block
+/// is, which the allocator has decided.
+#[test]
+fn a_block_of_another_alignment_is_filled_by_other_stores() {
+    let fills = |name: &str, new_block: u64, stores: &[(u64, u64)]| {
+        let mut module = module(false);
+        module.skipped.push((0x1180, 0x1200, Some(Size::First)));
+        module.old.functions[1].1 = 0x80;
+        module.old.functions[1].2 = name.to_owned();
+        let (mut old, mut new) = begun();
+        let of_old: &[(u64, u64)] = &[(0, 5), (8, 5), (16, 5)];
+        for (stream, block, stores) in [
+            (&mut old, 0x4000_0100, of_old),
+            (&mut new, new_block, stores),
+        ] {
+            let mut words = vec![BASE + 0x1190, BASE + 0x1191, BASE + 0x100d];
+            let mut registers = [0; 16];
+            (registers[0], registers[4]) = (block, STACK);
+            words.extend(registers);
+            stream
+                .event(CALL, 0x1008, 0x1180, 24)
+                .record(3, RETURN, &words)
+                .event(CALL, 0x1010, 0x1100, block);
+            for (at, value) in stores {
+                stream.store(0x1108, block + at, *value);
+            }
+            stream.event(RETURN, 0x1110, 0x1015, 0);
+        }
+        compare_module(&old, &new, module).is_good()
+    };
+    let (other, same) = (0x4000_0330, 0x4000_0900);
+    let overlapping: &[(u64, u64)] = &[(0, 5), (16, 5), (8, 5), (8, 5)];
+    assert!(fills("__memset_generic", other, overlapping));
+    // Another byte, one too few, one too many, another function, and an alignment that is the same.
+    assert!(!fills(
+        "__memset_generic",
+        other,
+        &[(0, 5), (16, 5), (8, 6)]
+    ));
+    assert!(!fills("__memset_generic", other, &[(0, 5), (16, 5)]));
+    assert!(!fills(
+        "__memset_generic",
+        other,
+        &[(0, 5), (16, 5), (8, 5), (24, 5)]
+    ));
+    assert!(!fills("copy", other, overlapping));
+    assert!(!fills("__memset_generic", same, overlapping));
 }
 
 /// `strlen` loads 32 bytes at a time. Behind a string on the heap is what the allocator keeps there.

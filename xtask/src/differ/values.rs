@@ -457,6 +457,9 @@ impl Values {
         if self.is_blend(old, new) {
             return Class::Remains;
         }
+        if size == 8 && self.regions.is_less_block(old, new) {
+            return Class::Shifted;
+        }
         // A distance is sign-extended or not, and on AArch64 may count instructions.
         let delta = new.wrapping_sub(old);
         let has = |delta: u64| self.all_deltas.contains(&delta);
@@ -709,6 +712,19 @@ mod tests {
         assert_eq!(values.explain(0x5a_00ff, 0x59_c4ff, 8), Class::Remains);
         assert_eq!(values.explain(0x5a_00ff, 0x59_c4fe, 8), Class::Unknown);
         assert_eq!(values.explain(0x5a_01ff, 0x59_c5ff, 8), Class::Unknown);
+    }
+
+    /// Compilers keep such a number in a register for a loop, in `std::sort`'s.
+    #[test]
+    fn a_number_less_the_address_of_a_block_differs_by_as_much_as_the_address() {
+        let mut values = values();
+        let less = |number: u64, block: u64| number.wrapping_sub(block);
+        let pair = (less(8, 0x5a_0000), less(8, 0x59_c750));
+        assert_eq!(values.explain(pair.0, pair.1, 8), Class::Unknown);
+        values.regions.add_allocation(0x5a_0000, 0x59_c750, 0x40);
+        assert_eq!(values.explain(pair.0, pair.1, 8), Class::Shifted);
+        assert_eq!(values.explain(pair.0, pair.1 + 1, 8), Class::Unknown);
+        assert_eq!(values.explain(pair.1, pair.0, 8), Class::Unknown);
     }
 
     /// Of pointers to virtual functions, which are odd, compilers take equality that way.
