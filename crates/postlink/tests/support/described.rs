@@ -242,7 +242,11 @@ pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
     let mut command = Command::new("gdb");
     command.args(["-q", "-nx", "-batch"]);
     for &line in settings.iter().chain(script) {
-        let line = if line == "run" { "run > /dev/null" } else { line };
+        let line = if line == "run" {
+            "run > /dev/null"
+        } else {
+            line
+        };
         command.args(["-ex", line]);
     }
     let output = done(command.arg(program));
