@@ -319,10 +319,14 @@ fn last_width(bytes: &[u8]) -> usize {
                 | 0x7c..=0x7f
                 | 0x90..=0x9f
                 | 0xaf
+                | 0xb0
+                | 0xb1
                 | 0xb6
                 | 0xb7
                 | 0xbe
                 | 0xbf
+                | 0xc0
+                | 0xc1
                 | 0xd0..=0xfe,
                 rest @ ..,
             ] => (M, None, rest),
@@ -602,8 +606,9 @@ mod tests {
         assert_eq!(last_number(&short), None);
         let without = [0xf3, 0x41, 0x0f, 0x7e, 0x45, 0x00];
         assert_eq!(last_number(&without), None);
-        // nopl 0x0(%rax), for 0x401f0f.
+        // nopl 0x0(%rax), for 0x401f0f; lock cmpxchg %ecx,0x0(%rbp), for 0x4db10f.
         assert_eq!(last_number(&[0x0f, 0x1f, 0x40, 0x00]), None);
+        assert_eq!(last_number(&[0xf0, 0x0f, 0xb1, 0x4d, 0x00]), None);
         // movabs $0x44b82fa09b5a53,%r14, for 0x44b82f.
         let long = [0x49, 0xbe, 0x53, 0x5a, 0x9b, 0xa0, 0x2f, 0xb8, 0x44, 0x00];
         assert_eq!(last_number(&long), Some(0x44_b82f_a09b_5a53));
