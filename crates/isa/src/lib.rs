@@ -661,6 +661,12 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// Tells of the numbers that several instructions make, or load from among them, in code at a fixed address.
     fn numbers(_bytes: &[u8], _addr: u64, _found: &mut dyn FnMut(u64)) {}
 
+    /// The number of four or eight bytes at an instruction's end: an immediate operand, or a displacement behind which
+    /// no immediate is; not where a branch leads, nor a distance from the program counter. `bytes` are the instruction.
+    fn last_number(_bytes: &[u8], _insn: &Insn) -> Option<u64> {
+        None
+    }
+
     /// More bytes than this no instruction reads from one place that it names itself.
     const WIDEST: u64;
 

@@ -454,3 +454,36 @@ fn every_form_of_indirect_branch_is_recorded_in_valid_code_or_refused() {
     }
     assert!(done[0] > 1000 && done[1] > 1000, "{done:?}");
 }
+
+#[test]
+fn numbers_at_the_end_are_operands_of_four_or_eight_bytes_and_no_distances() {
+    for text in [
+        "b8 7c 24 40 00",                // mov $0x40247c,%eax
+        "48 b8 7c 24 40 00 00 00 00 00", // movabs $0x40247c,%rax
+        "a1 7c 24 40 00 00 00 00 00",    // movabs 0x40247c,%eax
+        "8b 87 7c 24 40 00",             // mov 0x40247c(%rdi),%eax
+        "ff 24 c5 7c 24 40 00",          // jmp *0x40247c(,%rax,8)
+        "c7 04 24 7c 24 40 00",          // movl $0x40247c,(%rsp)
+        "c7 05 00 01 00 00 7c 24 40 00", // movl $0x40247c,0x100(%rip)
+        "c7 87 00 01 00 00 7c 24 40 00", // movl $0x40247c,0x100(%rdi)
+    ] {
+        let number = X86_64::last_number(&hex(text), &decode(text));
+        assert_eq!(number, Some(0x40_247c), "{text}");
+    }
+    for text in [
+        "80 bf 7c 24 40 00 01", // cmpb $1,0x40247c(%rdi)
+        "83 7c 24 40 00",       // cmpl $0,0x40(%rsp)
+        "66 42 c7 04 06 5c 00", // movw $0x5c,(%rsi,%r8)
+        "f3 41 0f 7e 45 00",    // movq 0x0(%r13),%xmm0
+        "c8 24 40 00",          // enter $0x4024,$0
+        "8b 05 7c 24 40 00",    // mov 0x40247c(%rip),%eax
+        "80 3d 7c 24 40 00 00", // cmpb $0,0x40247c(%rip)
+        "e8 7c 24 40 00",       // call
+        "0f 84 7c 24 40 00",    // je
+        "c7 f8 7c 24 40 00",    // xbegin
+        "c3",                   // ret
+    ] {
+        let number = X86_64::last_number(&hex(text), &decode(text));
+        assert_eq!(number, None, "{text}");
+    }
+}

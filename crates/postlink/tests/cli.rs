@@ -183,9 +183,16 @@ int main(void) { printf("%d\n", counted(1) + (number == 1)); return 0; }
     let output = folder.attempt(&["instrument", "plain", "-o", "out"]);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    let what =
-        "1 function stays, as a word or number of the program may be an address inside: counted";
+    let what = "1 stays, as a word or number of the program may be an address inside: a table may describe";
     assert!(said.contains(what), "{said}");
+    // As it is known before anything is emitted, nothing is taken back.
+    assert!(!said.contains("counted:"), "{said}");
+    let pinned = folder.postlink(&["inspect", "plain", "--pinned"]);
+    let line = pinned.lines().find(|line| line.contains("counted"));
+    assert!(
+        line.is_some_and(|l| l.contains("an address inside")),
+        "{pinned}"
+    );
     assert!(!said.contains("please report"), "{said}");
     assert!(!said.contains("warning"), "{said}");
 }

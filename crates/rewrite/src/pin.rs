@@ -24,6 +24,9 @@ pub enum Pin {
     CallsItsMiddle,
     /// A pointer to its inside that no jump of it explains.
     PointerToItsInside,
+    /// A word or number of the program at a fixed address that may be the address of a place inside it, and that no
+    /// indirect jump explains.
+    NumberMayBeItsInside,
     /// A pointer to its end: the program may compare program counters with it.
     PointerToItsEnd,
     /// Code forms an address inside it, which it may use for more than a jump there.
@@ -89,6 +92,9 @@ impl Pin {
             Pin::FallsOffItsEnd => "runs past its end into what follows",
             Pin::CallsItsMiddle => "calls an address inside itself",
             Pin::PointerToItsInside => "has a pointer to its inside that no indirect jump explains",
+            Pin::NumberMayBeItsInside => {
+                "stays, as a word or number of the program may be an address inside: a table may describe its code by address"
+            }
             Pin::PointerToItsEnd => {
                 "has a pointer to its end, with which the program may compare program counters"
             }

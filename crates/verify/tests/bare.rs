@@ -178,6 +178,32 @@ fn a_number_that_is_the_address_of_the_second_instruction_is_found() {
     assert_refused(&program("", " .long .Linside\\n"), FIXED, "the number at");
 }
 
+/// A table may describe code by address. The jump at the entry is in nobody's way, so nothing else is wrong.
+#[test]
+fn a_word_or_number_that_may_be_an_address_further_inside_is_found() {
+    let further = "nop\\n.Lfurther: xorl %edx,%edx";
+    let word = |to: &str| {
+        format!(".pushsection .data.rel.ro,\\\"aw\\\"\\n.p2align 3\\n .quad {to}\\n.popsection\\n")
+    };
+    let third = |insn: &str| {
+        format!(
+            ".globl third\\n.type third,@function\\nthird:\\n.cfi_startproc\\n {insn}\\n ret\\n.cfi_endproc\\n.size third,.-third\\n"
+        )
+    };
+    let immediate = |to: &str| third(&format!("movl ${to},%eax"));
+    let displacement = |to: &str| third(&format!("movl {to}(%rdi),%eax"));
+    let long = |to: &str| third(&format!("movabsq ${to},%rax"));
+    let ways: [&dyn Fn(&str) -> String; 4] = [&word, &immediate, &displacement, &long];
+    for way in ways {
+        let words = "a word or number of the program is";
+        assert_refused(&program(further, &way(".Lfurther")), FIXED, words);
+        assert_proved(&program(further, &way("victim")), FIXED);
+    }
+    // Nor is a word at an odd multiple of four one that programs look up.
+    let odd = word(".Lfurther").replace(".quad", ".long 0\\n .quad");
+    assert_proved(&program(further, &odd), FIXED);
+}
+
 #[test]
 fn an_address_formed_of_the_second_instruction_is_found() {
     let forms = |to: &str| {

@@ -168,6 +168,31 @@ fn memory_field(
     })
 }
 
+/// The number at an instruction's end; see [`crate::Decode::last_number`].
+pub fn last_number(bytes: &[u8], insn: &Insn) -> Option<u64> {
+    let is_distance = |f: PcField| usize::from(f.at) + 4 == bytes.len();
+    if insn.field.is_some_and(is_distance) {
+        return None;
+    }
+    let mut decoder = Decoder::with_ip(64, bytes, insn.addr, OPTIONS);
+    let instruction = decoder.decode();
+    let offsets = decoder.get_constant_offsets(&instruction);
+    let (at, size) = match (offsets.has_immediate(), offsets.has_immediate2()) {
+        // The second is at the end, and short.
+        (_, true) => return None,
+        (true, false) => (offsets.immediate_offset(), offsets.immediate_size()),
+        _ => (offsets.displacement_offset(), offsets.displacement_size()),
+    };
+    let number = bytes
+        .get(at..)
+        .filter(|number| at > 0 && number.len() == size)?;
+    match size {
+        4 => Some(u64::from(u32::from_le_bytes(number.try_into().ok()?))),
+        8 => Some(u64::from_le_bytes(number.try_into().ok()?)),
+        _ => None,
+    }
+}
+
 /// Everything that is not plain. `None` for what is refused.
 fn classify_special(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) -> Option<()> {
     match instruction.code() {

@@ -169,6 +169,10 @@ impl Decode for X86_64 {
         values::bounds(cond, taken, compares)
     }
 
+    fn last_number(bytes: &[u8], insn: &Insn) -> Option<u64> {
+        decode::last_number(bytes, insn)
+    }
+
     fn table_load(bytes: &[u8], insn: &Insn) -> Option<TableLoad> {
         values::table_load(bytes, insn)
     }

@@ -21,7 +21,9 @@ use super::exclusive;
 use super::graph::{BlockId, Cfg, TableEntry, Term};
 use super::indirect::{self, IndirectJumps};
 use super::own_tables::{self, OwnTable};
-use crate::discover::{Function, NonlocalExits, Program, lsda_of, personality, table_entries};
+use crate::discover::{
+    Function, NonlocalExits, NumberInside, Program, lsda_of, personality, table_entries,
+};
 use crate::pin::Pin;
 
 /// Memory that is used again from function to function.
@@ -67,8 +69,13 @@ pub fn build<I: Isa>(
     leaders.extend_from_slice(&jumps.anchored_targets);
     sort(leaders);
     let (mut cfg, targets) = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, index)?;
-    if !program.refs.kept && knows_insides(&code, &cfg, &own_tables) {
-        return Err(Pin::PointerToItsInside);
+    if !program.refs.kept {
+        if knows_insides(&code, &cfg, &own_tables) {
+            return Err(Pin::PointerToItsInside);
+        }
+        if !numbers_are_explained(&code, &cfg, &own_tables) {
+            return Err(Pin::NumberMayBeItsInside);
+        }
     }
     connect(&mut cfg, &jumps, &targets, index)?;
     mark(&mut cfg, &code, &tables, &jumps, index);
@@ -296,6 +303,30 @@ fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]
         own_tables.iter().any(holds)
     };
     cfg.falls_back.is_empty() && !labels.iter().all(explained)
+}
+
+/// The same of numbers in a program at a fixed address: whether none of them may be an address by which something
+/// describes the function's code.
+fn numbers_are_explained(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
+    let program = code.program;
+    if !cfg.falls_back.is_empty() && !program.visible.describes_insides {
+        return true;
+    }
+    let explained = |number: &NumberInside| {
+        let in_table = |t: &OwnTable| match t.width {
+            8 => number.word.is_some_and(|at| t.holds(at)),
+            _ => t.base == number.target,
+        };
+        // There is the jump to the new code, which leads on whatever comes there.
+        let is_behind_pad = || {
+            let first = code.insns.first().filter(|i| i.traits.landing_pad);
+            first.is_some_and(|i| i.end() == number.target)
+        };
+        let tables = || !program.visible.describes_insides && own_tables.iter().any(in_table);
+        is_behind_pad() || tables()
+    };
+    let numbers = |r: &(u64, u64)| program.entry_proof.numbers_inside(r.0, r.1);
+    code.ranges.iter().flat_map(numbers).all(explained)
 }
 
 /// Sorts a list and drops what occurs twice.

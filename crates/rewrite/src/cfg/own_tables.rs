@@ -79,6 +79,12 @@ impl OwnTable {
         self.entries.len() as u64 * u64::from(self.width)
     }
 
+    /// Whether an entry of the old table is there.
+    pub fn holds(&self, place: u64) -> bool {
+        let distance = place.wrapping_sub(self.table);
+        distance < self.size() && distance.is_multiple_of(u64::from(self.width))
+    }
+
     /// Whether the jump may go on in old code.
     pub fn leaves(&self) -> bool {
         self.guarded || self.entries.iter().any(|e| e.block.is_none())

@@ -24,7 +24,9 @@
 //! another function leads there is assumed, and counted by the checker, which has an analysis of its own.
 //!
 //! The same pass finds out whether code knows the address of a section that could make way for the program
-//! headers.
+//! headers, and, at a fixed address, which numbers may be addresses inside of functions: a table may describe code by
+//! them. Those are words of data at multiples of eight, and what ends an instruction: other positions would keep many
+//! functions in place that nothing describes.
 
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, Section, SymbolTable};
@@ -42,6 +44,15 @@ const PAGE: u64 = 4096;
 /// Bytes of code that one task looks at.
 const CHUNK: usize = 1 << 18;
 
+/// A number of a program at a fixed address that may be the address of a place inside of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NumberInside {
+    /// The place.
+    pub target: u64,
+    /// Where the number is, if it is a word of data; else it is in code.
+    pub word: Option<u64>,
+}
+
 /// What may lead to, or read, bytes near the beginnings of functions.
 #[derive(Clone, Debug, Default)]
 pub struct EntryProof {
@@ -49,6 +60,8 @@ pub struct EntryProof {
     led_to: Vec<u64>,
     /// Addresses in code from which on something may read, ascending.
     read: Vec<u64>,
+    /// Numbers that may be addresses inside of functions, ascending.
+    inside: Vec<NumberInside>,
     /// Code may know the address of a section that could make way for the program headers.
     pub needs_headers: bool,
     /// More bytes than this are not read from one place.
@@ -68,6 +81,7 @@ impl EntryProof {
             near: &near,
             headers: headers(program.elf),
             fixed: program.refs.fixed,
+            insides: program.refs.fixed.then(|| Insides::new(program)),
         };
         let covered = covered(program);
         let mut found = Found::default();
@@ -91,9 +105,12 @@ impl EntryProof {
         found.led_to.dedup();
         found.read.par_sort_unstable();
         found.read.dedup();
+        found.inside.par_sort_unstable();
+        found.inside.dedup();
         Ok(EntryProof {
             led_to: found.led_to,
             read: found.read,
+            inside: found.inside,
             needs_headers: found.headers,
             widest: I::WIDEST,
         })
@@ -103,6 +120,13 @@ impl EntryProof {
     pub fn allows(&self, at: u64, end: u64) -> bool {
         let led = next(&self.led_to, at + 1).is_some_and(|a| a < end);
         !led && !self.may_be_read(at, end)
+    }
+
+    /// Numbers that may be addresses in `[start, end)`, but for where a function begins.
+    pub fn numbers_inside(&self, start: u64, end: u64) -> &[NumberInside] {
+        let from = self.inside.partition_point(|n| n.target < start);
+        let len = self.inside[from..].partition_point(|n| n.target < end);
+        &self.inside[from..from + len]
     }
 
     /// Whether instructions may read a byte from `at` up to `end` as data.
@@ -124,6 +148,7 @@ fn next(list: &[u64], from: u64) -> Option<u64> {
 struct Found {
     led_to: Vec<u64>,
     read: Vec<u64>,
+    inside: Vec<NumberInside>,
     headers: bool,
 }
 
@@ -131,6 +156,7 @@ impl Found {
     fn join(&mut self, mut other: Found) {
         self.led_to.append(&mut other.led_to);
         self.read.append(&mut other.read);
+        self.inside.append(&mut other.inside);
         self.headers |= other.headers;
     }
     fn joined(mut self, other: Found) -> Found {
@@ -179,6 +205,42 @@ impl Near {
 
 /// A range of addresses.
 type Range = (u64, u64);
+
+/// Which addresses are inside of functions.
+struct Insides<'a> {
+    program: &'a Program<'a>,
+    /// Where functions begin, by whatever says so; ascending.
+    begins: Vec<u64>,
+    /// From the first piece to the end of the last.
+    all: Range,
+}
+
+impl<'a> Insides<'a> {
+    fn new(program: &'a Program<'_>) -> Self {
+        let tables = [SymbolTable::Static, SymbolTable::Dynamic];
+        let symbols = tables.iter().flat_map(|t| program.elf.symbols(*t).iter());
+        let named = symbols.filter(|s| s.section != 0 && matches!(s.kind, 2 | 10));
+        let mut begins: Vec<u64> = named.map(|s| s.value).collect();
+        begins.extend(program.eh.fdes.iter().map(|f| f.start));
+        begins.extend(program.pieces.iter().map(|p| p.start));
+        begins.sort_unstable();
+        begins.dedup();
+        let first = program.pieces.first().map_or(0, |p| p.start);
+        let last = program.pieces.last().map_or(0, |p| p.end);
+        Insides {
+            program,
+            begins,
+            all: (first, last),
+        }
+    }
+
+    fn hold(&self, addr: u64) -> bool {
+        self.all.0 <= addr
+            && addr < self.all.1
+            && self.program.piece_at(addr).is_some()
+            && self.begins.binary_search(&addr).is_err()
+    }
+}
 
 /// Code whose instruction starts are taken to be those of a linear decode from its start: ascending, disjoint.
 fn covered(program: &Program<'_>) -> Vec<Range> {
@@ -238,6 +300,7 @@ struct Search<'a, 'd> {
     elf: &'a Elf<'d>,
     near: &'a Near,
     headers: Vec<Range>,
+    insides: Option<Insides<'a>>,
     /// Numbers may be addresses.
     fixed: bool,
 }
@@ -348,7 +411,10 @@ impl Search<'_, '_> {
             }
         }
         if self.fixed {
-            I::numbers(bytes, start, &mut |number| self.number(number, found));
+            I::numbers(bytes, start, &mut |number| {
+                self.number(number, found);
+                self.inside(number, None, found);
+            });
         }
     }
 
@@ -384,6 +450,14 @@ impl Search<'_, '_> {
             if let Some(number) = own.last_chunk::<8>().filter(|_| own.len() > 8) {
                 self.number(u64::from_le_bytes(*number), found);
             }
+            let short = own.last_chunk().map(|n| u64::from(u32::from_le_bytes(*n)));
+            let long = own.last_chunk().map(|n| u64::from_le_bytes(*n));
+            let mut either = short.into_iter().chain(long);
+            if either.any(|n| self.is_inside(n))
+                && let Some(number) = I::last_number(own, insn)
+            {
+                self.inside(number, None, found);
+            }
         }
     }
 
@@ -391,6 +465,20 @@ impl Search<'_, '_> {
     fn number(&self, value: u64, found: &mut Found) {
         self.leads(value, found);
         self.knows(value, found);
+    }
+
+    fn is_inside(&self, value: u64) -> bool {
+        self.insides.as_ref().is_some_and(|i| i.hold(value))
+    }
+
+    /// A number that may be an address by which something describes code: where it is, if it is a word of data.
+    fn inside(&self, value: u64, word: Option<u64>, found: &mut Found) {
+        if self.is_inside(value) {
+            found.inside.push(NumberInside {
+                target: value,
+                word,
+            });
+        }
     }
 
     /// What could be in bytes of which it is not known where instructions begin.
@@ -460,7 +548,11 @@ impl Search<'_, '_> {
             let bytes = self.elf.section_data(section);
             for at in (0..bytes.len()).step_by(4) {
                 if let Some(word) = bytes[at..].first_chunk::<8>() {
-                    self.number(u64::from_le_bytes(*word), &mut found);
+                    let word = u64::from_le_bytes(*word);
+                    self.number(word, &mut found);
+                    if at.is_multiple_of(8) {
+                        self.inside(word, Some(section.addr + at as u64), &mut found);
+                    }
                 }
             }
         }

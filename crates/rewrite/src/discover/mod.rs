@@ -16,7 +16,7 @@
 //! | [`exceptions`] | exception tables |
 //! | [`visible`] | which pointers may follow functions that move |
 //! | [`bounds`] | ranges of code whose bounds the program knows by symbols |
-//! | [`entry_proof`] | where a jump may overwrite an old entry if the linker kept no relocations |
+//! | [`entry_proof`] | where a jump may overwrite an old entry if the linker kept no relocations, and which numbers may be addresses inside of functions |
 //! | [`nonlocal_exits`] | which calls may come back in another way than by returning |
 //! | [`linker_veneers`] | veneers that the linker has made |
 
@@ -37,6 +37,7 @@ pub mod runtimes;
 mod sweep;
 mod visible;
 
+pub use entry_proof::NumberInside;
 pub use exceptions::{lsda_of, personality};
 pub use file::{check_input, check_program, identity, is_guarded, is_program};
 pub use nonlocal_exits::NonlocalExits;

@@ -505,10 +505,10 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// The address field of an instruction that holds one as an absolute immediate. `bytes` is exactly one instruction.
     fn absolute_field(bytes: &[u8]) -> Option<Field>;
 
-    /// Whether the last four bytes of an instruction may be a number, rather than what says which operation and
+    /// The number that the last four or eight bytes of an instruction may be, rather than what says which operation and
     /// operands it has. `bytes` is exactly one instruction.
-    fn ends_in_number(_bytes: &[u8]) -> bool {
-        true
+    fn last_number(_bytes: &[u8]) -> Option<u64> {
+        None
     }
 
     /// Visits what could be at any position of `bytes`, which are at `addr`, with the address that it would name.

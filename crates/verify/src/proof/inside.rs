@@ -294,13 +294,13 @@ impl Search<'_, '_> {
             if let Some(number) = start.and_then(|start| u32_in(own, start)) {
                 let number = u64::from(number);
                 self.number(at, number, found);
-                if behind == 0
-                    && A::ends_in_number(own)
-                    && let Some(id) = self.cx.inside_of(InputAddr::new(number))
-                {
-                    found.inside.push((id, InputAddr::new(number)));
-                }
             }
+        }
+        if distance.checked_add(4) != Some(own.len())
+            && let Some(number) = A::last_number(own)
+            && let Some(id) = self.cx.inside_of(InputAddr::new(number))
+        {
+            found.inside.push((id, InputAddr::new(number)));
         }
         let long = own.len().checked_sub(8).filter(|start| *start > 0);
         if let Some(number) = long.and_then(|start| u64_in(own, start)) {

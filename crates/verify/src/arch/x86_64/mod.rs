@@ -445,8 +445,8 @@ impl Arch for X86_64 {
     const WIDEST: u64 = 64;
     const ENTRIES: &'static [(u64, u32)] = &[(4, 0)];
 
-    fn ends_in_number(bytes: &[u8]) -> bool {
-        quick::ends_in_number(bytes)
+    fn last_number(bytes: &[u8]) -> Option<u64> {
+        quick::last_number(bytes)
     }
 
     fn guesses(bytes: &[u8], addr: u64, visit: &mut dyn FnMut(Guess, u64)) {

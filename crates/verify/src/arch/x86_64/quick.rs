@@ -281,36 +281,63 @@ pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
     })
 }
 
-/// Whether the last four bytes of an instruction may be a number: an immediate operand, or a displacement behind which
-/// no immediate is. Of what is not in the tables it may.
-pub(super) fn ends_in_number(bytes: &[u8]) -> bool {
-    let last = |bytes: &[u8]| -> Option<bool> {
-        let (prefix, bytes) = match bytes {
-            [0x64..=0x66 | 0xf2 | 0xf3, rest @ ..] => (bytes.first().copied(), rest),
-            _ => (None, bytes),
+/// The number that may be at an instruction's end: an immediate operand, or a displacement behind which no immediate
+/// is, of four or eight bytes. What is not in the tables may end in one of four.
+pub(super) fn last_number(bytes: &[u8]) -> Option<u64> {
+    match last_width(bytes) {
+        0 => None,
+        8 => Some(u64::from_le_bytes(*bytes.last_chunk()?)),
+        _ => Some(u64::from(u32::from_le_bytes(*bytes.last_chunk()?))),
+    }
+}
+
+/// How many bytes that number has; 0 if there is none.
+fn last_width(bytes: &[u8]) -> usize {
+    let last = |bytes: &[u8]| -> Option<usize> {
+        let is_prefix = |b: &u8| {
+            matches!(
+                b,
+                0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+            )
         };
-        let bytes = match bytes {
-            [0x40..=0x4f, rest @ ..] => rest,
-            _ => bytes,
-        };
+        let prefixes = bytes.iter().take_while(|b| is_prefix(b)).count();
+        let (prefixes, bytes) = bytes.split_at_checked(prefixes)?;
+        // Of REX, what is in front of another prefix means nothing.
+        let wide = prefixes.last().is_some_and(|last| last & 0xf8 == 0x48);
         let (mut kind, group_of, operands) = match bytes {
+            // Of a register with 64 bits, and of an address without registers.
+            [0xb8..=0xbf, ..] if wide => return Some(8),
+            [0xa0..=0xa3, ..] if !prefixes.contains(&0x67) => return Some(8),
             // Of two bytes, and without immediate operand whatever the prefix.
             [
                 0x0f,
-                0x10..=0x17
+                0x0d
+                | 0x10..=0x1f
                 | 0x28..=0x2f
                 | 0x40..=0x6f
+                | 0x74..=0x76
+                | 0x7c..=0x7f
                 | 0x90..=0x9f
                 | 0xaf
+                | 0xb0
+                | 0xb1
                 | 0xb6
                 | 0xb7
                 | 0xbe
                 | 0xbf
+                | 0xc0
+                | 0xc1
                 | 0xd0..=0xfe,
                 rest @ ..,
             ] => (M, None, rest),
+            // Of two bytes, and with one of one byte.
+            [
+                0x0f,
+                0x70..=0x73 | 0xa4 | 0xac | 0xba | 0xc2 | 0xc4..=0xc6,
+                ..,
+            ] => return Some(0),
             [0x0f, ..] => return None,
-            [opcode, rest @ ..] if !matches!(prefix, Some(0xf2 | 0xf3)) => {
+            [opcode, rest @ ..] if !prefixes.iter().any(|b| matches!(b, 0xf2 | 0xf3)) => {
                 (*ONE.get(usize::from(*opcode))?, Some(*opcode), rest)
             }
             _ => return None,
@@ -335,9 +362,15 @@ pub(super) fn ends_in_number(bytes: &[u8]) -> bool {
             };
             displaced = modrm >> 6 == 2 || modrm >> 6 == 0 && base == 5;
         }
-        Some(kind & IZ != 0 || kind & I1 == 0 && displaced)
+        Some(match kind & (I1 | IZ) {
+            // Of two bytes.
+            IZ if prefixes.contains(&0x66) && !wide => 0,
+            IZ => 4,
+            0 if displaced => 4,
+            _ => 0,
+        })
     };
-    last(bytes).unwrap_or(true)
+    last(bytes).unwrap_or(4)
 }
 
 fn branch(target: u64, opcode: u8) -> Flow {
@@ -522,19 +555,18 @@ mod tests {
             return false;
         }
         let fields = decoder.get_constant_offsets(&insn);
-        let ends = |has: bool, at: usize, size: usize| has && size == 4 && at + size == len;
-        let number = ends(
-            fields.has_displacement(),
-            fields.displacement_offset(),
-            fields.displacement_size(),
-        ) || ends(
-            fields.has_immediate(),
-            fields.immediate_offset(),
-            fields.immediate_size(),
-        );
-        let said = ends_in_number(&bytes[..len]);
-        assert!(said || !number, "{bytes:02x?} {insn}");
-        !said
+        let ends = |at: usize, size: usize| match size {
+            4 if at + size == len => {
+                Some(u64::from(u32::from_le_bytes(*bytes[at..].first_chunk()?)))
+            }
+            8 if at + size == len => Some(u64::from_le_bytes(*bytes[at..].first_chunk()?)),
+            _ => None,
+        };
+        let number = ends(fields.displacement_offset(), fields.displacement_size())
+            .or_else(|| ends(fields.immediate_offset(), fields.immediate_size()));
+        let said = last_number(&bytes[..len]);
+        assert!(number.is_none() || said == number, "{bytes:02x?} {insn}");
+        said.is_none()
     }
 
     /// Every number at the end is noticed, also where the tables leave an instruction to the decoder.
@@ -561,8 +593,28 @@ mod tests {
         }
         assert!(none > 1_000_000, "{none}");
         // cmpl $0,0x40(%rsp), which was taken for 0x40247c, and movl $0x40247c,(%rsp).
-        assert!(!ends_in_number(&[0x83, 0x7c, 0x24, 0x40, 0x00]));
-        assert!(ends_in_number(&[0xc7, 0x04, 0x24, 0x7c, 0x24, 0x40, 0x00]));
+        assert_eq!(last_number(&[0x83, 0x7c, 0x24, 0x40, 0x00]), None);
+        let stored = [0xc7, 0x04, 0x24, 0x7c, 0x24, 0x40, 0x00];
+        assert_eq!(last_number(&stored), Some(0x40_247c));
+    }
+
+    /// What was taken for numbers in Debian's python3.11 and gawk and in glibc, and kept functions in place.
+    #[test]
+    fn neither_short_operands_nor_halves_of_long_ones_are_numbers() {
+        // movw $0x5c,(%rsi,%r8), which was taken for 0x5c0604; movq 0x0(%r13),%xmm0, for 0x457e0f.
+        let short = [0x66, 0x42, 0xc7, 0x04, 0x06, 0x5c, 0x00];
+        assert_eq!(last_number(&short), None);
+        let without = [0xf3, 0x41, 0x0f, 0x7e, 0x45, 0x00];
+        assert_eq!(last_number(&without), None);
+        // nopl 0x0(%rax), for 0x401f0f; lock cmpxchg %ecx,0x0(%rbp), for 0x4db10f.
+        assert_eq!(last_number(&[0x0f, 0x1f, 0x40, 0x00]), None);
+        assert_eq!(last_number(&[0xf0, 0x0f, 0xb1, 0x4d, 0x00]), None);
+        // movabs $0x44b82fa09b5a53,%r14, for 0x44b82f.
+        let long = [0x49, 0xbe, 0x53, 0x5a, 0x9b, 0xa0, 0x2f, 0xb8, 0x44, 0x00];
+        assert_eq!(last_number(&long), Some(0x44_b82f_a09b_5a53));
+        // movabs $0x40247c,%rax, which was taken for none.
+        let address = [0x48, 0xb8, 0x7c, 0x24, 0x40, 0, 0, 0, 0, 0];
+        assert_eq!(last_number(&address), Some(0x40_247c));
     }
 
     /// What quick decoding says must be what the decoder says. Gives whether it said anything.
