@@ -103,11 +103,11 @@ struct Releases {
 }
 
 impl Releases {
-    fn old(&self, corpus: &Path) -> PathBuf {
+    fn old_program(&self, corpus: &Path) -> PathBuf {
         corpus.join(format!("bin/{}-{}", self.workload, self.old))
     }
 
-    fn new(&self, corpus: &Path) -> PathBuf {
+    fn new_program(&self, corpus: &Path) -> PathBuf {
         corpus.join(format!("bin/{}-{}", self.workload, self.new))
     }
 }
@@ -336,7 +336,7 @@ impl Bench {
 
     /// Poorer profiles of the same run.
     fn sampled(&self, of: &Releases) -> Result<Vec<Row>> {
-        let path = of.new(&self.corpus);
+        let path = of.new_program(&self.corpus);
         let exact = self.exact(of, &path, "exact")?;
         let mut layouts = vec![(
             "exact counts".to_owned(),
@@ -356,7 +356,7 @@ impl Bench {
 
     /// Profiles of the release before.
     fn stale(&self, of: &Releases) -> Result<Vec<Row>> {
-        let (old, new) = (of.old(&self.corpus), of.new(&self.corpus));
+        let (old, new) = (of.old_program(&self.corpus), of.new_program(&self.corpus));
         let before = self.exact(of, &old, "before")?;
         let exact = self.exact(of, &new, "exact")?;
         let yaml = self.at("old.yaml");
