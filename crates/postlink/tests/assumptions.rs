@@ -7,7 +7,7 @@
 mod support;
 
 use std::process::Command;
-use support::folder::Folder;
+use support::folder::{Folder, OPTIMIZE_ALL};
 use support::{done, is_installed};
 
 /// A program that breaks an assumption.
@@ -71,16 +71,7 @@ impl Attack<'_> {
             is_counted(&folder, "counting", self.assumption);
             return Some(folder);
         };
-        let arguments = [
-            "optimize",
-            "app",
-            "-p",
-            "run.plraw",
-            "-o",
-            "opt",
-            "--move-all",
-        ];
-        folder.postlink(&[&arguments[..], self.both, options].concat());
+        folder.postlink(&[&OPTIMIZE_ALL[..], self.both, options].concat());
         let optimised = folder.start(folder.path("opt"), &[]);
         assert_ne!(
             String::from_utf8_lossy(&optimised.stdout),

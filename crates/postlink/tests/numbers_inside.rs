@@ -6,7 +6,7 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::folder::Folder;
+use support::folder::{Folder, OPTIMIZE_ALL};
 use support::{done, is_installed};
 
 /// The fourth instruction of each function has an address that something else has, or may have.
@@ -94,16 +94,7 @@ fn functions_of_which_a_number_may_be_an_address_inside_stay_and_no_others() {
     let counting = json(&folder, &["instrument", "app", "-o", "counting"]);
     assert_eq!(counting["reverted"], Value::Array(vec![]));
     folder.counting_prints(&plain);
-    let optimize = [
-        "optimize",
-        "app",
-        "-p",
-        "run.plraw",
-        "-o",
-        "opt",
-        "--move-all",
-    ];
-    let optimized = json(&folder, &optimize);
+    let optimized = json(&folder, &OPTIMIZE_ALL);
     assert_eq!(optimized["reverted"], Value::Array(vec![]));
     assert_eq!(folder.run(folder.path("opt"), &[]), plain);
     for output in ["counting", "opt"] {

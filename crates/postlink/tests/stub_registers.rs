@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::folder::Folder;
+use support::folder::{Folder, OPTIMIZE_ALL};
 use support::is_installed;
 
 const FLAGS: &[&str] = &["-O2", "-fPIE", "-pie", "-Wl,-q"];
@@ -19,16 +19,7 @@ fn count(folder: &Folder) {
 /// Optimises `app` by that run, with all its indirect calls promoted.
 fn promote(folder: &Folder) {
     let promotion = ["--indirect-call-promotion=calls", "--icp-top-callsites=0"];
-    let optimize = [
-        "optimize",
-        "app",
-        "-p",
-        "run.plraw",
-        "-o",
-        "opt",
-        "--move-all",
-    ];
-    folder.postlink(&[&optimize[..], &promotion].concat());
+    folder.postlink(&[&OPTIMIZE_ALL[..], &promotion].concat());
 }
 
 /// Eleven arguments in registers, the last of them in `r11`.

@@ -161,15 +161,15 @@ pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
     if std::env::var_os("POSTLINK_ALL_KINDS").is_some() {
         return [host, cross].concat();
     }
-    // One that does not fit is no kind's turn, and is told to be skipped all the same.
+    // A kind that the case excludes takes no turn, and is reported as skipped.
     let fits = |kind: &Kind| !case.not.iter().any(|(word, _)| kind.answers_to(word));
     let fit = cross.iter().copied().filter(fits).collect();
-    let (fixed, others): (Vec<Kind>, Vec<Kind>) =
+    let (statics, others): (Vec<Kind>, Vec<Kind>) =
         host.into_iter().partition(|kind| kind.is_static());
-    let (fixed, skipped): (Vec<Kind>, Vec<Kind>) = fixed.into_iter().partition(fits);
-    let fixed = some(fixed, number, STATIC_KINDS_PER_CASE);
+    let (statics, skipped): (Vec<Kind>, Vec<Kind>) = statics.into_iter().partition(fits);
+    let statics = some(statics, number, STATIC_KINDS_PER_CASE);
     let cross = some(fit, number, AARCH64_KINDS_PER_CASE);
-    also([others, fixed, skipped, cross].concat())
+    also([others, statics, skipped, cross].concat())
 }
 
 /// So many of some kinds, others for another number.

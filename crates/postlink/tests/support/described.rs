@@ -230,7 +230,7 @@ pub fn transcript(program: &Path) -> Vec<String> {
 }
 
 /// What gdb says to commands, without addresses. Outputs are called like their inputs, with `.opt`. The program's own
-/// output is left out: it would come between gdb's words where threads end, at another place each time.
+/// output is left out: both write to one pipe, and gdb reports ends of threads at any time.
 pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
     let settings = [
         "set pagination off",
@@ -257,8 +257,8 @@ pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
         .lines()
         .map(|line| label.replace_all(line, "<$1>").into_owned())
         .map(|line| hex.replace_all(&line, "0x").replace(".opt", ""))
-        // How many processes gdb has started, and threads, which begin and end at any time; the first one is new again
-        // where others end after it.
+        // How many processes gdb has started, and threads, which begin and end at any time. gdb reports the first
+        // thread as new once more if it ends before others.
         .filter(|line| !line.contains("[Inferior") && !line.contains("libthread_db"))
         .filter(|line| !line.starts_with("[New ") && !line.starts_with("[Thread "))
         .collect()

@@ -3,6 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// Optimises `app` by `run.plraw` to `opt`, where every function moves that can.
+pub const OPTIMIZE_ALL: [&str; 7] = [
+    "optimize",
+    "app",
+    "-p",
+    "run.plraw",
+    "-o",
+    "opt",
+    "--move-all",
+];
+
 pub struct Folder {
     dir: tempfile::TempDir,
 }
