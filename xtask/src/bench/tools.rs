@@ -15,9 +15,6 @@ use crate::process::{self, Run};
 /// Memory that llvm-bolt needs to instrument clang; with less it is killed, or takes the machine with it.
 const BOLT_CLANG_MEMORY: u64 = 28 << 30;
 
-/// Debian's llvm-bolt looks for its runtime library below /usr/lib, and not where Debian puts it.
-const BOLT_RUNTIME: &str = "llvm-22/lib/libbolt_rt_instr.a";
-
 /// Both tools.
 pub struct Tools {
     postlink: PathBuf,
@@ -263,11 +260,7 @@ impl Tools {
             "-instrumentation-file={}",
             folder.join("bolt.inst.fdata").display()
         );
-        let library = format!("-runtime-instrumentation-lib={BOLT_RUNTIME}");
-        let mut arguments = vec![input, "-instrument".as_ref(), file.as_ref()];
-        if Path::new("/usr/lib").join(BOLT_RUNTIME).exists() {
-            arguments.push(library.as_ref());
-        }
+        let arguments = [input, "-instrument".as_ref(), file.as_ref()];
         self.bolt(folder, output, &arguments).0
     }
 
