@@ -367,11 +367,8 @@ fn place<I: Isa>(
         },
         None => End::Out(0),
     };
-    let chunks: Vec<(Placed, Quality)> = samples
-        .traces()
-        .parts(1 << 15)
-        .into_par_iter()
-        .map(|chunk| {
+    let chunks: Vec<(Placed, Quality)> =
+        postlink_parallel::map_owned(samples.traces().parts(1 << 15), |chunk| {
             let Placed {
                 mut taken,
                 mut runs,
@@ -444,8 +441,7 @@ fn place<I: Isa>(
                 crossed,
             };
             (placed, seen)
-        })
-        .collect();
+        });
     let mut all = Placed::default();
     for (mut more, seen) in chunks {
         all.taken.append(&mut more.taken);
@@ -504,60 +500,57 @@ fn fall_throughs<I: Isa>(
         None => crossings::<I>(binary, &groups),
     };
     let references = References::new(binary.elf);
-    let parts: Vec<(Vec<Fall>, u64)> = groups
-        .par_iter()
-        .map(|group| {
-            let index = group.first().and_then(index_of);
-            let function = index.and_then(|index| functions.list().get(index));
-            let (Some(index), Some(function)) = (index, function) else {
-                return (Vec::new(), 0);
-            };
-            let start = function.start;
-            let mut sums: FxHashMap<(u64, u64), u64> = FxHashMap::default();
-            let mut wrong = 0u64;
-            let mut add = |from: u64, to: u64, count: u64| {
-                let sum = sums.entry((from, to)).or_default();
-                *sum = sum.saturating_add(count);
-            };
-            let mut owner = index;
-            if let Some(translate) = &binary.translate {
-                for &(from, to, _, count) in *group {
-                    let known =
-                        translate.fall_throughs(start, from - start, to - start, &mut |a, b| {
-                            add(a, b, count)
-                        });
-                    if !known {
-                        wrong = wrong.saturating_add(count);
-                    }
-                }
-                let parent = translate.parent(start).and_then(|at| functions.at(at));
-                owner = parent.unwrap_or(index);
-            } else {
-                let around = Surroundings {
-                    elf: binary.elf,
-                    functions,
-                    unwind: &binary.unwind,
-                    crossings: &crossings,
-                    references: &references,
-                };
-                let mut blocks = blocks::blocks::<I>(&around, index);
-                blocks.explained |= !options.only_explained;
-                for &(from, to, foreign, count) in *group {
-                    let (from, to) = (from - start, to - start);
-                    if !blocks.run(from, to, foreign, |a, b| {
-                        add(u64::from(a), u64::from(b), count)
-                    }) {
-                        wrong = wrong.saturating_add(count);
-                    }
+    let parts: Vec<(Vec<Fall>, u64)> = postlink_parallel::map(&groups, |group| {
+        let index = group.first().and_then(index_of);
+        let function = index.and_then(|index| functions.list().get(index));
+        let (Some(index), Some(function)) = (index, function) else {
+            return (Vec::new(), 0);
+        };
+        let start = function.start;
+        let mut sums: FxHashMap<(u64, u64), u64> = FxHashMap::default();
+        let mut wrong = 0u64;
+        let mut add = |from: u64, to: u64, count: u64| {
+            let sum = sums.entry((from, to)).or_default();
+            *sum = sum.saturating_add(count);
+        };
+        let mut owner = index;
+        if let Some(translate) = &binary.translate {
+            for &(from, to, _, count) in *group {
+                let known =
+                    translate.fall_throughs(start, from - start, to - start, &mut |a, b| {
+                        add(a, b, count)
+                    });
+                if !known {
+                    wrong = wrong.saturating_add(count);
                 }
             }
-            let falls = sums
-                .into_iter()
-                .map(|((from, to), count)| (owner as u32, from, to, count))
-                .collect();
-            (falls, wrong)
-        })
-        .collect();
+            let parent = translate.parent(start).and_then(|at| functions.at(at));
+            owner = parent.unwrap_or(index);
+        } else {
+            let around = Surroundings {
+                elf: binary.elf,
+                functions,
+                unwind: &binary.unwind,
+                crossings: &crossings,
+                references: &references,
+            };
+            let mut blocks = blocks::blocks::<I>(&around, index);
+            blocks.explained |= !options.only_explained;
+            for &(from, to, foreign, count) in *group {
+                let (from, to) = (from - start, to - start);
+                if !blocks.run(from, to, foreign, |a, b| {
+                    add(u64::from(a), u64::from(b), count)
+                }) {
+                    wrong = wrong.saturating_add(count);
+                }
+            }
+        }
+        let falls = sums
+            .into_iter()
+            .map(|((from, to), count)| (owner as u32, from, to, count))
+            .collect();
+        (falls, wrong)
+    });
     let mut falls = Vec::new();
     for (mut more, wrong) in parts {
         falls.append(&mut more);
@@ -594,19 +587,16 @@ fn crossings_of<I: Isa>(binary: &Binary<'_, '_>, mut wanted: Vec<usize>) -> Vec<
         crossings: &[],
         references: &References::default(),
     };
-    let mut found: Vec<u64> = wanted
-        .par_iter()
-        .flat_map_iter(|&function| {
-            let mut out = Vec::new();
-            blocks::outside::<I>(&around, function, |target| {
-                let to = functions.at(target).and_then(|to| functions.list().get(to));
-                if to.is_some_and(|to| to.start != target && to.contains(target) && !to.stub) {
-                    out.push(target);
-                }
-            });
-            out
-        })
-        .collect();
+    let mut found: Vec<u64> = postlink_parallel::flat_map(&wanted, |&function| {
+        let mut out = Vec::new();
+        blocks::outside::<I>(&around, function, |target| {
+            let to = functions.at(target).and_then(|to| functions.list().get(to));
+            if to.is_some_and(|to| to.start != target && to.contains(target) && !to.stub) {
+                out.push(target);
+            }
+        });
+        out
+    });
     found.par_sort_unstable();
     found.dedup();
     found

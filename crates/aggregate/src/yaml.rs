@@ -18,7 +18,6 @@ use postlink_profile::bolt_yaml::{
 use postlink_profile::symbolic::{
     BasicSample, Branch, Collection, Location, NameId, Records, SymbolicProfile,
 };
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::binary::Binary;
@@ -70,52 +69,49 @@ fn find<I: Isa>(
         crossings: &crossings,
         references: &references,
     };
-    indexes
-        .par_iter()
-        .zip(names)
-        .map(|(index, name)| {
-            let index = (*index)?;
-            let start = binary.functions.list().get(index)?.start;
-            let name = name.to_vec();
-            if let Some(shape) = binary.translate.as_ref().and_then(|t| t.shape(start)) {
-                return Some(Named {
-                    index,
-                    name,
-                    blocks: Blocks::default(),
-                    shape,
-                    translated: true,
-                });
-            }
-            let blocks = blocks::blocks::<I>(&around, index);
-            let (hash, of_block) = hashes(index).unwrap_or_default();
-            let list = blocks.list().iter().enumerate();
-            let shape = Shape {
-                hash,
-                count: blocks.list().len() as u32,
-                blocks: list
-                    .map(|(number, block)| ShapeBlock {
-                        start: u64::from(block.start),
-                        index: number as u32,
-                        hash: of_block.get(&block.start).copied().unwrap_or(0),
-                        instructions: block.instructions,
-                    })
-                    .collect(),
-                entries: blocks
-                    .list()
-                    .iter()
-                    .filter(|block| block.entry && block.start > 0)
-                    .map(|block| u64::from(block.start))
-                    .collect(),
-            };
-            Some(Named {
+    let named: Vec<_> = indexes.iter().zip(names).collect();
+    postlink_parallel::map(&named, |&(index, name)| {
+        let index = (*index)?;
+        let start = binary.functions.list().get(index)?.start;
+        let name = name.to_vec();
+        if let Some(shape) = binary.translate.as_ref().and_then(|t| t.shape(start)) {
+            return Some(Named {
                 index,
                 name,
-                blocks,
+                blocks: Blocks::default(),
                 shape,
-                translated: false,
-            })
+                translated: true,
+            });
+        }
+        let blocks = blocks::blocks::<I>(&around, index);
+        let (hash, of_block) = hashes(index).unwrap_or_default();
+        let list = blocks.list().iter().enumerate();
+        let shape = Shape {
+            hash,
+            count: blocks.list().len() as u32,
+            blocks: list
+                .map(|(number, block)| ShapeBlock {
+                    start: u64::from(block.start),
+                    index: number as u32,
+                    hash: of_block.get(&block.start).copied().unwrap_or(0),
+                    instructions: block.instructions,
+                })
+                .collect(),
+            entries: blocks
+                .list()
+                .iter()
+                .filter(|block| block.entry && block.start > 0)
+                .map(|block| u64::from(block.start))
+                .collect(),
+        };
+        Some(Named {
+            index,
+            name,
+            blocks,
+            shape,
+            translated: false,
         })
-        .collect()
+    })
 }
 
 impl Named {
@@ -187,12 +183,10 @@ fn from_symbolic_with<I: Isa>(
     for named in found.iter().flatten() {
         first.entry(named.index).or_insert(named);
     }
-    let functions = order
-        .par_iter()
-        .zip(&sums)
-        .enumerate()
-        .filter_map(|(at, (index, sums))| Some(function(first.get(index)?, at as u32 + 1, sums)))
-        .collect();
+    let listed: Vec<_> = (1u32..).zip(order.iter().zip(&sums)).collect();
+    let functions = postlink_parallel::filter_map(&listed, |&(number, (index, sums))| {
+        Some(function(first.get(index)?, number, sums))
+    });
     let yaml = BoltYaml {
         header: header(binary, profile, origin),
         functions,

@@ -30,7 +30,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postlink_profile::{Error, Mismatch, Weighted};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::header::{Header, Kind, Types};
@@ -68,30 +67,27 @@ pub fn merge(profile: &mut Profile, files: &[Weighted], options: Options) -> Res
     let first_bad = AtomicUsize::new(usize::MAX);
     let errors = Mutex::new(Vec::new());
     let workers = rayon::current_num_threads().min(files.len()).max(1);
-    let sums: Vec<Sums> = (0..workers)
-        .into_par_iter()
-        .map(|_| {
-            let mut sums = Sums::new(&plan);
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(file) = files.get(index) else {
-                    break;
-                };
-                if options.strict && index > first_bad.load(Ordering::Relaxed) {
-                    break;
-                }
-                if let Err(error) = sums.add_file(&plan, index, file) {
-                    first_bad.fetch_min(index, Ordering::Relaxed);
-                    errors
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .push((index, error));
-                }
+    let sums: Vec<Sums> = postlink_parallel::map_range(workers, |_| {
+        let mut sums = Sums::new(&plan);
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(file) = files.get(index) else {
+                break;
+            };
+            if options.strict && index > first_bad.load(Ordering::Relaxed) {
+                break;
             }
-            sums.flush(&plan);
-            sums
-        })
-        .collect();
+            if let Err(error) = sums.add_file(&plan, index, file) {
+                first_bad.fetch_min(index, Ordering::Relaxed);
+                errors
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .push((index, error));
+            }
+        }
+        sums.flush(&plan);
+        sums
+    });
     let mut errors = errors
         .into_inner()
         .unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -119,10 +119,8 @@ impl<'d> Lines<'d> {
         while let Some(header) = iterator.next().map_err(|error| bad(&error))? {
             headers.push(header);
         }
-        let units: Vec<Result<Unit<Slice<'d>>, gimli::Error>> = headers
-            .into_par_iter()
-            .map(|header| dwarf.unit(header))
-            .collect();
+        let units: Vec<Result<Unit<Slice<'d>>, gimli::Error>> =
+            postlink_parallel::map_owned(headers, |header| dwarf.unit(header));
         let mut lines = Lines {
             missing: files.missing.len(),
             ..Lines::default()
@@ -139,15 +137,12 @@ impl<'d> Lines<'d> {
             units: &readable,
         };
         progress::expect(readable.len());
-        let parts: Vec<_> = readable
-            .par_iter()
-            .map(|unit| {
-                progress::did(1);
-                let mut part = all.part(unit)?;
-                parsed.scopes(&dwarf, unit, &mut part)?;
-                Ok(part)
-            })
-            .collect();
+        let parts: Vec<_> = postlink_parallel::map(&readable, |unit| {
+            progress::did(1);
+            let mut part = all.part(unit)?;
+            parsed.scopes(&dwarf, unit, &mut part)?;
+            Ok(part)
+        });
         let mut sequences = Vec::new();
         let mut extents = Vec::new();
         for part in parts {

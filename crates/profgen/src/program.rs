@@ -17,7 +17,6 @@
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::raw;
 use postlink_isa::Flow;
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::dwarf::{Lines, Range};
@@ -390,7 +389,8 @@ fn facts(machine: Machine, base: u64, bytes: &[u8], starts: Vec<u64>) -> Vec<u8>
         rest = after;
         done = end;
     }
-    pieces.par_chunks_mut(256).for_each(|pieces| {
+    let parts: Vec<_> = pieces.chunks_mut(256).collect();
+    postlink_parallel::map_owned(parts, |pieces| {
         let mut decoder = Decoder::new(machine);
         for (start, facts) in pieces {
             let mut at = 0;

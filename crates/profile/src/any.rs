@@ -14,8 +14,6 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use crate::address::AddressProfile;
 use crate::bolt_yaml::{self, BoltYaml};
 use crate::samples::Options;
@@ -146,10 +144,8 @@ pub fn merge_addresses(inputs: &[Weighted], options: &Options) -> Result<Address
 
 /// The models of some files.
 pub fn models(inputs: &[Weighted]) -> Result<Vec<Model>, Error> {
-    inputs
-        .par_iter()
-        .map(|input| format_of(&input.path).map(Model::of))
-        .collect()
+    let models = postlink_parallel::map(inputs, |input| format_of(&input.path).map(Model::of));
+    models.into_iter().collect()
 }
 
 /// Reads and adds up files of one model.
@@ -198,17 +194,15 @@ fn merge_blocks(inputs: &[Weighted]) -> Result<BoltYaml, Error> {
     let mut total: Option<(&Path, BoltYaml)> = None;
     progress::files(inputs.len());
     for inputs in inputs.chunks(batch) {
-        let read: Result<Vec<(&Path, BoltYaml)>, Error> = inputs
-            .par_iter()
-            .map(|input| {
-                let mut profile = bolt_yaml::read(&input.path)?;
-                if input.weight != 1 {
-                    profile.scale(input.weight);
-                }
-                progress::file_done();
-                Ok((input.path.as_path(), profile))
-            })
-            .collect();
+        let read = postlink_parallel::map(inputs, |input| {
+            let mut profile = bolt_yaml::read(&input.path)?;
+            if input.weight != 1 {
+                profile.scale(input.weight);
+            }
+            progress::file_done();
+            Ok((input.path.as_path(), profile))
+        });
+        let read: Result<Vec<(&Path, BoltYaml)>, Error> = read.into_iter().collect();
         let mut list: Vec<(&Path, BoltYaml)> = total.take().into_iter().collect();
         list.extend(read?);
         let name = list.first().map_or(Path::new(""), |item| item.0);

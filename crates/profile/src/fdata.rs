@@ -26,7 +26,6 @@ use std::io::Write;
 use std::path::Path;
 
 use postlink_bytes::decimal;
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::fdata_sum::Head;
@@ -136,10 +135,10 @@ fn parse(text: &[u8]) -> Result<SymbolicProfile, Bad> {
     } = head(text);
     let body = &text[start..];
     let branches = collection.is_none_or(|c| c.branches);
-    let parts: Vec<Result<Part<'_>, Bad>> = source::split_lines(body, source::piece_count())
-        .into_par_iter()
-        .map(|(at, piece)| parse_part(piece, branches).map_err(|bad| bad.shift(start + at)))
-        .collect();
+    let parts: Vec<Result<Part<'_>, Bad>> = postlink_parallel::map_owned(
+        source::split_lines(body, source::piece_count()),
+        |(at, piece)| parse_part(piece, branches).map_err(|bad| bad.shift(start + at)),
+    );
     joined(collection, events, parts)
 }
 

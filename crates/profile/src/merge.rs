@@ -10,8 +10,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use rayon::prelude::*;
-
 use crate::model::{self, same_subject};
 use crate::raw::{Sink, out_of_memory};
 use crate::{Error, Profile, Site, Subject, input, progress};
@@ -104,25 +102,22 @@ pub fn merge(inputs: &[Weighted]) -> Result<Merged, Error> {
         sites: Mutex::new(BTreeMap::new()),
     };
     progress::files(used.len());
-    let errors: Vec<(usize, Error)> = used
-        .par_iter()
-        .enumerate()
-        .filter_map(|(i, input)| {
-            let mut adder = Adder {
-                sum: &sum,
-                weight: input.weight,
-                batch: Vec::new(),
-            };
-            let added = input::open(&input.path).and_then(|file| {
-                // Someone may have put another file there since.
-                same_subject(&subject, file.subject(), (name, &input.path))?;
-                file.stream(&mut adder)
-            });
-            adder.flush();
-            progress::file_done();
-            added.err().map(|e| (i, e))
-        })
-        .collect();
+    let errors: Vec<(usize, Error)> = postlink_parallel::flat_map_range(used.len(), |i| {
+        let input = &used[i];
+        let mut adder = Adder {
+            sum: &sum,
+            weight: input.weight,
+            batch: Vec::new(),
+        };
+        let added = input::open(&input.path).and_then(|file| {
+            // Someone may have put another file there since.
+            same_subject(&subject, file.subject(), (name, &input.path))?;
+            file.stream(&mut adder)
+        });
+        adder.flush();
+        progress::file_done();
+        added.err().map(|e| (i, e))
+    });
     progress::reset();
     if let Some((_, error)) = errors.into_iter().min_by_key(|(i, _)| *i) {
         return Err(error);

@@ -10,8 +10,6 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
-
 use crate::{Error, Place};
 
 /// Bytes that are worked on at a time, and then given back.
@@ -168,21 +166,17 @@ pub(crate) fn share<P: Sync, S: Send, E: Send>(
 ) -> Result<Vec<S>, E> {
     let next = AtomicUsize::new(0);
     let threads = rayon::current_num_threads().min(pieces.len());
-    let results: Vec<Result<S, (usize, E)>> = (0..threads)
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|_| {
-            let mut value = new();
-            loop {
-                // Pieces are handed out in order, so all before a wrong one are looked at.
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(piece) = pieces.get(index) else {
-                    return Ok(value);
-                };
-                work(&mut value, piece).map_err(|wrong| (index, wrong))?;
-            }
-        })
-        .collect();
+    let results: Vec<Result<S, (usize, E)>> = postlink_parallel::map_range(threads, |_| {
+        let mut value = new();
+        loop {
+            // Pieces are handed out in order, so all before a wrong one are looked at.
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = pieces.get(index) else {
+                return Ok(value);
+            };
+            work(&mut value, piece).map_err(|wrong| (index, wrong))?;
+        }
+    });
     let mut values = Vec::with_capacity(threads);
     let mut first: Option<(usize, E)> = None;
     for result in results {

@@ -9,7 +9,6 @@ use postlink_isa::x86_64::X86_64;
 use postlink_lines::{FileCoverage, Lines, goes_both_ways};
 use postlink_rewrite::Pin;
 use postlink_rewrite::facts::{Ending, Facts, Function};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::graphs::{self, Speller, Subject};
@@ -202,13 +201,12 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
     fn places(&self) -> Option<Places> {
         let (output, note) = self.subjects.output?;
         let of: FxHashMap<u64, _> = note.functions.iter().map(|m| (m.entry, m)).collect();
-        let functions = self.facts().functions.par_iter();
-        let places = functions.map(|function| {
+        let places = postlink_parallel::map(&self.facts().functions, |function| {
             let moved = of.get(&function.start())?;
             let ran = function.ran.as_ref()?;
             Some(placed::places::<I>(self.subjects.input, output, moved, ran))
         });
-        Some(places.collect())
+        Some(places)
     }
 
     /// Numbers of reasons, and what stays for them.
@@ -260,11 +258,9 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
             .map(|m| (m.entry, m))
             .collect();
         let demangle = self.subjects.demangle;
-        let names: Vec<String> = self
-            .ran
-            .par_iter()
-            .map(|f| cut(demangle(&facts.functions[*f].name), self.room.name))
-            .collect();
+        let names: Vec<String> = postlink_parallel::map(&self.ran, |f| {
+            cut(demangle(&facts.functions[*f].name), self.room.name)
+        });
         let mut ran = Ran {
             name: names,
             ..Ran::default()
@@ -325,10 +321,9 @@ impl<'a, 'd, I: Isa> Gather<'a, 'd, I> {
         }
         if others.len() <= self.room.names {
             let demangle = self.subjects.demangle;
-            let names = others
-                .par_iter()
-                .map(|f| cut(demangle(&facts.functions[*f].name), self.room.name));
-            rest.name = names.collect();
+            rest.name = postlink_parallel::map(&others, |f| {
+                cut(demangle(&facts.functions[*f].name), self.room.name)
+            });
         } else {
             model.notes.push(format!(
                 "{} functions that did not run are counted, but not named.",

@@ -8,7 +8,6 @@
 use postlink_elf::elf::Elf;
 use postlink_isa::Isa;
 use postlink_rewrite::facts::{Block, Function};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::model::Side;
@@ -38,29 +37,26 @@ pub fn side<I: Isa>(
     functions: &[Function],
     places: Option<&[Option<Vec<Option<Place>>>]>,
 ) -> Side {
-    let parts: Vec<Part> = functions
-        .par_iter()
-        .enumerate()
-        .map(|(f, function)| {
-            let mut part = Part::default();
-            let blocks = function.ran.iter().flat_map(|ran| &ran.blocks);
-            let moved = places.and_then(|places| places.get(f)?.as_ref());
-            for (b, block) in blocks.enumerate().filter(|(_, block)| block.count > 0) {
-                let place = match moved {
-                    None => Some((block.start, block.end)),
-                    Some(places) => places.get(b).copied().flatten(),
-                };
-                match place {
-                    Some(place) => add::<I>(old, laid_out, block, place, &mut part),
-                    None => {
-                        let n = block.count.saturating_mul(block.instructions.into());
-                        part.unplaced = part.unplaced.saturating_add(n);
-                    }
+    let parts: Vec<Part> = postlink_parallel::map_range(functions.len(), |f| {
+        let function = &functions[f];
+        let mut part = Part::default();
+        let blocks = function.ran.iter().flat_map(|ran| &ran.blocks);
+        let moved = places.and_then(|places| places.get(f)?.as_ref());
+        for (b, block) in blocks.enumerate().filter(|(_, block)| block.count > 0) {
+            let place = match moved {
+                None => Some((block.start, block.end)),
+                Some(places) => places.get(b).copied().flatten(),
+            };
+            match place {
+                Some(place) => add::<I>(old, laid_out, block, place, &mut part),
+                None => {
+                    let n = block.count.saturating_mul(block.instructions.into());
+                    part.unplaced = part.unplaced.saturating_add(n);
                 }
             }
-            part
-        })
-        .collect();
+        }
+        part
+    });
     let mut lines: FxHashMap<u64, u64> = FxHashMap::default();
     let mut side = Side::default();
     for part in &parts {

@@ -42,7 +42,6 @@ use crate::proof::inside;
 use crate::proof::text::Swept;
 use crate::report::{Digest, Options};
 use crate::walk::Walked;
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -351,8 +350,7 @@ impl<'a> Again<'a> {
             })
         };
         // Results are many and large, so they stay in the list that they are in.
-        let all = walked.par_iter_mut().enumerate();
-        let holds: Vec<bool> = all.map(|(id, w)| holds(id as FuncId, w)).collect();
+        let holds = postlink_parallel::map_mut(&mut walked, |id, w| holds(id as FuncId, w));
         let mut again = Vec::new();
         let mut id: FuncId = 0;
         walked.retain_mut(|w| {
@@ -391,14 +389,17 @@ impl<'a> Again<'a> {
 
 /// Digests of what unwind entries mean; `None` if one has no common entry.
 fn meanings(table: &Table<'_>) -> Option<Vec<(u64, u64, u128)>> {
-    let all = table.fdes.par_iter();
-    all.map(|fde| Some((fde.start, fde.end, table.meaning(fde)?)))
-        .collect()
+    let all = postlink_parallel::map(&table.fdes, |fde| {
+        Some((fde.start, fde.end, table.meaning(fde)?))
+    });
+    all.into_iter().collect()
 }
 
 /// Digests of the loaded bytes, by segment.
 fn digests(elf: &Elf<'_>) -> Option<Vec<Vec<u128>>> {
-    let of = |bytes: &[u8]| -> Vec<u128> { bytes.par_chunks(CHUNK).map(xxh3_128).collect() };
+    let of = |bytes: &[u8]| -> Vec<u128> {
+        postlink_parallel::flat_map_chunks(bytes, CHUNK, |part| Some(xxh3_128(part)))
+    };
     let loads = elf.loads().iter();
     loads
         .map(|s| Some(of(elf.bytes(s.addr, s.file_size)?)))

@@ -111,7 +111,6 @@ use proof::{
     bare, counting, data, described, distances, gaps, headers, identity, image, inside, no_return,
     tables, text, writes,
 };
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walk::{Scratch, Walked};
 
@@ -520,15 +519,13 @@ fn walk_all<A: Arch>(
     progress::expect(cx.functions.len());
     // One buffer for each piece of the work, not for each function.
     let run = |ids: &[FuncId], roots: &Roots| -> Vec<Walked> {
-        ids.par_iter()
-            .map_init(Scratch::default, |scratch, id| {
-                progress::did();
-                let walk = || walk::walk::<A>(cx, *id, &roots.of(*id), scratch);
-                let (mut walked, consulted) = consulted::noting(cx.output.is_noted, walk);
-                walked.consulted = consulted;
-                walked
-            })
-            .collect()
+        postlink_parallel::map_with(ids, Scratch::default, |scratch, id| {
+            progress::did();
+            let walk = || walk::walk::<A>(cx, *id, &roots.of(*id), scratch);
+            let (mut walked, consulted) = consulted::noting(cx.output.is_noted, walk);
+            walked.consulted = consulted;
+            walked
+        })
     };
     let put = |walked: &mut Vec<Walked>, ids: &[FuncId], new: Vec<Walked>| {
         for (id, w) in ids.iter().zip(new) {
@@ -620,7 +617,7 @@ fn prove<'a, A: Arch>(
     let counting = claim.kind == 0;
     let mut layout = image::layout_of(input, output, counting, &mut found.file);
     let mut of_output = Findings::default();
-    let (old_unwind, new_unwind) = rayon::join(
+    let (old_unwind, new_unwind) = postlink_parallel::join(
         || unwind_table(input, "input", &mut found),
         || unwind_table(output, "output", &mut of_output),
     );
@@ -709,7 +706,7 @@ fn prove<'a, A: Arch>(
     let kept = data::KeptRelocs::new(input, cx.bare);
     // What one thread must do alone continues beside what all do.
     let mut of_symbols = Findings::default();
-    rayon::join(
+    postlink_parallel::join(
         || {
             let kept = (&kept, &layout.by_meaning[..], &relative[..]);
             found.append(compare_image::<A>(
@@ -721,7 +718,7 @@ fn prove<'a, A: Arch>(
     found.append(of_symbols);
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
-    let ((walked, roots), subject) = rayon::join(
+    let ((walked, roots), subject) = postlink_parallel::join(
         || walk_all::<A>(&cx, &mut found.pairs, again.as_mut()),
         || Subject::of(&cx, known),
     );
@@ -892,16 +889,13 @@ fn ends_of_moved<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>) -> FxHashMap<
         let id = id as FuncId;
         f.old.iter().map(move |r| (r.end, id)).collect::<Vec<_>>()
     };
-    cx.functions
-        .par_iter()
-        .enumerate()
-        .flat_map_iter(owned)
-        .filter(|(end, _)| {
-            cx.old.owner(*end).is_none() && extents.ends_bare::<A>(cx.input, (*end).get())
-        })
-        .collect::<Vec<_>>()
-        .into_iter()
-        .collect()
+    let is_bare = |(end, _): &(InputAddr, FuncId)| {
+        cx.old.owner(*end).is_none() && extents.ends_bare::<A>(cx.input, (*end).get())
+    };
+    let ends = postlink_parallel::flat_map_range(cx.functions.len(), |id| {
+        owned((id, &cx.functions[id])).into_iter().filter(is_bare)
+    });
+    ends.into_iter().collect()
 }
 
 /// What the program may see of the addresses of moved functions; see [`visible`].
@@ -931,15 +925,13 @@ fn what_is_seen<A: Arch>(
         .collect();
     follow.sort_unstable();
     follow.dedup();
-    let why: Vec<(FuncId, InputAddr, OutputAddr, String)> = follow
-        .par_iter()
-        .filter_map(|id| {
+    let why: Vec<(FuncId, InputAddr, OutputAddr, String)> =
+        postlink_parallel::filter_map(&follow, |id| {
             let f = cx.function(*id)?;
             let (old, new) = (f.old_entry, f.new_entry());
             let why = extents.why_not::<A>(cx.input, visible, old.get(), new.get())?;
             Some((*id, old, new, why))
-        })
-        .collect();
+        });
     for (id, old, new, text) in why {
         fail(id, old, new, text);
     }
@@ -1172,75 +1164,71 @@ fn report<A: Arch>(
     let changes = changes(cx, walked);
     let takes_constants = |w: &Walked| has_changed(w, ChangeKind::Constant);
     let with_constants = walked.iter().filter(|w| takes_constants(w)).count() as u64;
-    let functions: Vec<FunctionReport> = walked
-        .par_iter()
-        .enumerate()
-        .filter_map(|(id, w)| {
-            let f = cx.function(id as FuncId)?;
-            let takes_constants = takes_constants(w);
-            let (through_pointers, inlines) = (through_pointers(w), inlines(w));
-            let unreached = if w.failure.is_none() {
-                w.unreached.iter().map(|r| (r.0.get(), r.1)).collect()
-            } else {
-                Vec::new()
-            };
-            let id = id as FuncId;
-            let relied_on = [
-                ("A1", true),
-                // Where instructions have one length, each place where one may begin is looked at.
-                ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
-                ("A3", wide.binary_search(&id).is_ok()),
-                ("A4", jumps.binary_search(&id).is_ok()),
-                ("A5", w.kept_by_calls),
-                ("A6", w.behind_tables),
-                ("A7", w.assumed_no_return > 0),
-                ("A8", following.binary_search(&id).is_ok()),
-                ("A9", of_labels.binary_search(&id).is_ok()),
-                ("A10", takes_constants),
-                ("A11", through_pointers),
-                ("A12", inlines),
-                ("A13", w.by_convention),
-                ("A14", counting),
-                ("A15", f.folded.is_some()),
-                ("A16", w.without_return),
-                ("A17", w.unnamed_reader),
-            ];
-            let unwanted = || {
-                let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
-                let mut refused = relied_on.filter(|id| !options.accepted.holds(id));
-                let id = refused.next()?;
-                let text = format!("the proof rests on assumption {id}, which is not accepted");
-                Some(Failure::new(Check::Assumptions, text).at(f.old_entry, f.new_entry()))
-            };
-            let changes: u64 = w.changes.iter().sum();
-            let changed = || {
-                let text = format!(
-                    "{changes} of its instructions were changed, and code may only be placed"
-                );
-                let failure = Failure::new(Check::Changes, text).at(f.old_entry, f.new_entry());
-                (options.placement_only && changes > 0).then_some(failure)
-            };
-            let failure = w.failure.clone().or_else(|| failures.get(&id).cloned());
-            let failure = failure.or_else(unwanted).or_else(changed);
-            Some(FunctionReport {
-                name: subject
-                    .names
-                    .get(&f.old_entry.get())
-                    .map(|n| String::from_utf8_lossy(n.1).into_owned())
-                    .unwrap_or_default(),
-                old: f.old_entry.get(),
-                new: f.new_entry().get(),
-                verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
-                instructions: w.instructions,
-                assumed_no_return: w.assumed_no_return,
-                // A walk that was given up says nothing about the rest.
-                unreached,
-                entry: entry_report::<A>(cx, id, &wide),
-                falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
-                tables: w.tables.clone(),
-            })
+    let functions: Vec<FunctionReport> = postlink_parallel::flat_map_range(walked.len(), |id| {
+        let w = &walked[id];
+        let f = cx.function(id as FuncId)?;
+        let takes_constants = takes_constants(w);
+        let (through_pointers, inlines) = (through_pointers(w), inlines(w));
+        let unreached = if w.failure.is_none() {
+            w.unreached.iter().map(|r| (r.0.get(), r.1)).collect()
+        } else {
+            Vec::new()
+        };
+        let id = id as FuncId;
+        let relied_on = [
+            ("A1", true),
+            // Where instructions have one length, each place where one may begin is looked at.
+            ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
+            ("A3", wide.binary_search(&id).is_ok()),
+            ("A4", jumps.binary_search(&id).is_ok()),
+            ("A5", w.kept_by_calls),
+            ("A6", w.behind_tables),
+            ("A7", w.assumed_no_return > 0),
+            ("A8", following.binary_search(&id).is_ok()),
+            ("A9", of_labels.binary_search(&id).is_ok()),
+            ("A10", takes_constants),
+            ("A11", through_pointers),
+            ("A12", inlines),
+            ("A13", w.by_convention),
+            ("A14", counting),
+            ("A15", f.folded.is_some()),
+            ("A16", w.without_return),
+            ("A17", w.unnamed_reader),
+        ];
+        let unwanted = || {
+            let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
+            let mut refused = relied_on.filter(|id| !options.accepted.holds(id));
+            let id = refused.next()?;
+            let text = format!("the proof rests on assumption {id}, which is not accepted");
+            Some(Failure::new(Check::Assumptions, text).at(f.old_entry, f.new_entry()))
+        };
+        let changes: u64 = w.changes.iter().sum();
+        let changed = || {
+            let text =
+                format!("{changes} of its instructions were changed, and code may only be placed");
+            let failure = Failure::new(Check::Changes, text).at(f.old_entry, f.new_entry());
+            (options.placement_only && changes > 0).then_some(failure)
+        };
+        let failure = w.failure.clone().or_else(|| failures.get(&id).cloned());
+        let failure = failure.or_else(unwanted).or_else(changed);
+        Some(FunctionReport {
+            name: subject
+                .names
+                .get(&f.old_entry.get())
+                .map(|n| String::from_utf8_lossy(n.1).into_owned())
+                .unwrap_or_default(),
+            old: f.old_entry.get(),
+            new: f.new_entry().get(),
+            verdict: failure.map_or(Verdict::Proved, Verdict::Failed),
+            instructions: w.instructions,
+            assumed_no_return: w.assumed_no_return,
+            // A walk that was given up says nothing about the rest.
+            unreached,
+            entry: entry_report::<A>(cx, id, &wide),
+            falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
+            tables: w.tables.clone(),
         })
-        .collect();
+    });
     let failed = functions
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)

@@ -58,21 +58,17 @@ impl Found {
             list.dedup();
             list
         };
-        let into_code = relocs
-            .par_iter()
-            .filter(|reloc| matches!(reloc.kind, R_X86_64_64 | R_AARCH64_ABS64))
-            .filter(|reloc| !is_code(reloc.addr))
-            .filter_map(value)
-            .filter(|&address| is_code(address))
-            .collect();
+        let into_code = postlink_parallel::filter_map(&relocs, |reloc| {
+            let is_word = matches!(reloc.kind, R_X86_64_64 | R_AARCH64_ABS64);
+            let target = (is_word && !is_code(reloc.addr)).then(|| value(reloc))??;
+            is_code(target).then_some(target)
+        });
         // The field is the last part of the instruction: the address counts from its end.
-        let bases = relocs
-            .par_iter()
-            .filter(|reloc| reloc.kind == R_X86_64_PC32 && is_code(reloc.addr))
-            .filter_map(value)
-            .map(|address| address.wrapping_add(4))
-            .filter(|&address| !is_code(address))
-            .collect();
+        let bases = postlink_parallel::filter_map(&relocs, |reloc| {
+            let is_field = reloc.kind == R_X86_64_PC32 && is_code(reloc.addr);
+            let base = is_field.then(|| value(reloc))??.wrapping_add(4);
+            (!is_code(base)).then_some(base)
+        });
         Found {
             into_code: sorted(into_code),
             bases: sorted(bases),

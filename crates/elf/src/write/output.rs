@@ -19,8 +19,6 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use super::patches::Merged;
 use super::symbols::SymbolPlan;
 use super::{Edits, Onto};
@@ -183,7 +181,7 @@ impl<'a> Output<'a> {
         if differing {
             jobs.extend(self.gaps());
         }
-        jobs.into_par_iter().try_for_each(|(at, job)| {
+        let written = postlink_parallel::map_owned(jobs, |(at, job)| {
             let mut sink = Sink::new(file, at, differing);
             match job {
                 Job::Input { from, len } => input.copy(from, len, patches, &mut sink)?,
@@ -196,7 +194,8 @@ impl<'a> Output<'a> {
                 }
             }
             sink.flush()
-        })
+        });
+        written.into_iter().collect()
     }
 }
 

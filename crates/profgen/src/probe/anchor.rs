@@ -32,11 +32,11 @@ impl Anchors {
     /// From names and places, in the order of the symbol table. Address 0 counts as undefined. Symbols beyond
     /// 2³² are ignored.
     pub fn new(symbols: &[(&[u8], Anchor)]) -> Anchors {
-        let mut keyed: Vec<(Guid, Anchor)> = symbols
-            .par_iter()
-            .filter(|(name, anchor)| !name.is_empty() && anchor.address != 0)
-            .map(|&(name, anchor)| (Guid::of(name), anchor))
-            .collect();
+        let mut keyed: Vec<(Guid, Anchor)> =
+            postlink_parallel::filter_map(symbols, |&(name, anchor)| {
+                let counts = !name.is_empty() && anchor.address != 0;
+                counts.then(|| (Guid::of(name), anchor))
+            });
         keyed.truncate(u32::MAX as usize);
         keyed.par_sort_by_key(|entry| entry.0);
         let mut anchors = Anchors::default();

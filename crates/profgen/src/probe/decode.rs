@@ -438,24 +438,24 @@ fn fill(tasks: Vec<Task>, count: &Count, scout: &Scout) -> Result<Probes, Format
         probes_left = rest;
         work.push((task, mine, my_probes));
     }
-    let discriminators = work
-        .into_par_iter()
-        .map(|(mut task, nodes, probes)| {
-            let mut fill = Fill {
-                nodes,
-                probes,
-                discriminators: Vec::new(),
-                first_node: task.first_node,
-                first_probe: task.first_probe,
-                node_count: 0,
-                probe_count: 0,
-                open: Vec::new(),
-            };
-            for start in task.starts {
-                task.walker.record(start, &mut fill)?;
-            }
-            Ok(fill.discriminators)
-        })
+    let discriminators = postlink_parallel::map_owned(work, |(mut task, nodes, probes)| {
+        let mut fill = Fill {
+            nodes,
+            probes,
+            discriminators: Vec::new(),
+            first_node: task.first_node,
+            first_probe: task.first_probe,
+            node_count: 0,
+            probe_count: 0,
+            open: Vec::new(),
+        };
+        for start in task.starts {
+            task.walker.record(start, &mut fill)?;
+        }
+        Ok(fill.discriminators)
+    });
+    let discriminators = discriminators
+        .into_iter()
         .collect::<Result<Vec<_>, FormatError>>()?
         .concat();
     let mut decoded = Probes {

@@ -32,8 +32,6 @@ mod write;
 
 use std::path::Path;
 
-use rayon::prelude::*;
-
 pub use merge::merge;
 
 use crate::source::{self, Bad, Source, quote};
@@ -282,17 +280,17 @@ fn parse(text: &[u8]) -> Result<BoltYaml, Bad> {
     }
     let indent = indent.unwrap_or(0);
     let starts = item_starts(text, list.0, list.1, indent);
-    let pieces: Vec<Vec<Function>> = starts
-        .into_par_iter()
-        .map(|(start, end)| {
-            let mut functions = Vec::new();
-            Parser::new(text, start, end).items(indent, |entries, at| {
-                functions.push(parse_function(entries, at)?);
-                Ok(())
-            })?;
-            Ok(functions)
-        })
-        .collect::<Result<_, Bad>>()?;
+    let pieces = postlink_parallel::map_owned(starts, |(start, end)| {
+        let mut functions = Vec::new();
+        Parser::new(text, start, end).items(indent, |entries, at| {
+            functions.push(parse_function(entries, at)?);
+            Ok(())
+        })?;
+        Ok(functions)
+    });
+    let pieces = pieces
+        .into_iter()
+        .collect::<Result<Vec<Vec<Function>>, Bad>>()?;
     profile.functions = pieces.into_iter().flatten().collect();
     Ok(profile)
 }

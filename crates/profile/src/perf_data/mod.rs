@@ -31,8 +31,6 @@ mod spe;
 
 use std::path::Path;
 
-use rayon::prelude::*;
-
 use crate::address::AddressProfile;
 use crate::samples::{self, Adder, FirstFull, Options, Sample};
 use crate::source::{Pages, Source, piece_count, share};
@@ -122,10 +120,10 @@ impl<'a> PerfData<'a> {
         each: impl Fn(&mut T, &Sample) + Sync + Send,
     ) -> Result<Vec<T>, Error> {
         progress::expect(self.recording.pieces.len());
-        self.recording
-            .pieces
-            .par_chunks(self.recording.pieces.len().div_ceil(piece_count()).max(1))
-            .map(|pieces| {
+        let pieces = &self.recording.pieces;
+        let size = pieces.len().div_ceil(piece_count()).max(1);
+        let all = postlink_parallel::flat_map_chunks(pieces, size, |pieces| {
+            let all = || {
                 let (mut made, mut sample, mut buffer) = (new(), Sample::default(), Vec::new());
                 for piece in pieces {
                     self.recording.samples(
@@ -138,7 +136,10 @@ impl<'a> PerfData<'a> {
                     progress::did(1);
                 }
                 Ok(made)
-            })
+            };
+            Some(all())
+        });
+        all.into_iter()
             .collect::<Result<Vec<T>, Wrong>>()
             .map_err(|wrong| wrong.locate(name))
     }

@@ -15,7 +15,6 @@
 //! count in one file lose nothing.
 
 use postlink_isa::{Flow, Forks, Isa, RegSet};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::cfg::{BlockId, Cfg};
@@ -44,9 +43,9 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -
     if let Some(name) = program.imported(|name| UNNOTICED.contains(&name)) {
         return Some(format!("it uses the function {}", name.escape_ascii()));
     }
-    (0..program.functions.len())
-        .into_par_iter()
-        .find_map_first(|f| of_function::<I>(program, nonlocal_exits, f, false))
+    postlink_parallel::find_first(program.functions.len(), |f| {
+        of_function::<I>(program, nonlocal_exits, f, false)
+    })
 }
 
 /// Why a function that is not moved keeps its program from per-thread counters.
@@ -55,10 +54,9 @@ pub fn staying_obstacle<I: Isa>(
     nonlocal_exits: &NonlocalExits,
     moved: &[bool],
 ) -> Option<String> {
-    (0..program.functions.len())
-        .into_par_iter()
-        .filter(|f| !moved[*f])
-        .find_map_first(|f| of_function::<I>(program, nonlocal_exits, f, true))
+    postlink_parallel::find_first(program.functions.len(), |f| {
+        (!moved[f]).then(|| of_function::<I>(program, nonlocal_exits, f, true))?
+    })
 }
 
 fn of_function<I: Isa>(

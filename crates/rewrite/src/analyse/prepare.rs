@@ -5,7 +5,6 @@
 
 use postlink_isa::Isa;
 use postlink_profile::{Digest, Subject};
-use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::counters::{self, Placement};
@@ -162,17 +161,18 @@ impl CounterMap {
 
     /// Builds the map by analysing every function, each a piece of work of the phase.
     pub fn build<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -> CounterMap {
-        let shares = (0..program.functions.len())
-            .into_par_iter()
-            .map_init(Scratch::default, |scratch, f| {
+        let shares = postlink_parallel::map_range_with(
+            program.functions.len(),
+            Scratch::default,
+            |scratch, f| {
                 phases::did();
                 FunctionCounters::of(
                     program,
                     f,
                     &analyse::<I>(program, nonlocal_exits, f, scratch),
                 )
-            })
-            .collect();
+            },
+        );
         CounterMap::new(program, shares)
     }
 }

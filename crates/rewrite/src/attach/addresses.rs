@@ -45,11 +45,8 @@ pub(super) fn attach<'d, I: Isa>(
     samples: &Samples<'_>,
 ) -> Attached<'d> {
     let profile = samples.profile;
-    let parts: Vec<(Vec<Record>, Vec<Run>)> = profile
-        .traces()
-        .parts(PART)
-        .into_par_iter()
-        .map(|part| {
+    let parts: Vec<(Vec<Record>, Vec<Run>)> =
+        postlink_parallel::map_owned(profile.traces().parts(PART), |part| {
             let (mut records, mut runs) = (Vec::new(), Vec::new());
             // Traces are sorted by where they come from.
             let mut source: Option<(Place, Source)> = None;
@@ -93,8 +90,7 @@ pub(super) fn attach<'d, I: Isa>(
             }
             add_up_all(&mut records, &mut runs);
             (records, runs)
-        })
-        .collect();
+        });
     let (mut records, mut runs) = (Vec::new(), Vec::new());
     for (mut more, mut more_runs) in parts {
         records.append(&mut more);

@@ -21,7 +21,6 @@ use postlink_flow::infer::{Inference, Prices};
 use postlink_isa::Isa;
 use postlink_profile::bolt_yaml::probes::SourceFunction;
 use postlink_profile::bolt_yaml::{self, BoltYaml, HashFunction};
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analyse::bolt_blocks::BoltBlocks;
@@ -164,13 +163,11 @@ pub fn attach<'d, I: Isa>(
     parts.dedup_by_key(|p| (p.0, p.1));
     let groups: Vec<&[(u32, u64, usize)]> = parts.chunk_by(|a, b| a.0 == b.0).collect();
     account.functions = groups.len() as u64;
-    let done: Vec<Outcome<'d>> = groups
-        .par_iter()
-        .map_init(
-            || (Scratch::default(), Inference::default()),
-            |(scratch, inference), group| context.attach_function::<I>(group, scratch, inference),
-        )
-        .collect();
+    let done: Vec<Outcome<'d>> = postlink_parallel::map_with(
+        &groups,
+        || (Scratch::default(), Inference::default()),
+        |(scratch, inference), group| context.attach_function::<I>(group, scratch, inference),
+    );
     Attached::gather(program, done, account)
 }
 

@@ -11,7 +11,6 @@
 
 use postlink_isa::Isa;
 use postlink_mip::{self as mip, Types};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::analyse::counters::{Counts, estimate};
@@ -81,16 +80,9 @@ pub fn attach<'d, I: Isa>(
     account.functions = found.len() as u64;
     let mut list: Vec<(u32, Vec<usize>)> = found.into_iter().collect();
     list.sort_unstable();
-    let done: Vec<Outcome<'d>> = list
-        .par_iter()
-        .map_init(
-            Scratch::default,
-            |scratch, (f, of)| match prepare::analyse::<I>(
-                program,
-                nonlocal_exits,
-                *f as usize,
-                scratch,
-            ) {
+    let done: Vec<Outcome<'d>> =
+        postlink_parallel::map_with(&list, Scratch::default, |scratch, (f, of)| {
+            match prepare::analyse::<I>(program, nonlocal_exits, *f as usize, scratch) {
                 Err(pin) => Outcome::Pinned(*f, pin),
                 Ok(analysed) => {
                     let entries = of
@@ -107,9 +99,8 @@ pub fn attach<'d, I: Isa>(
                         entries,
                     }))
                 }
-            },
-        )
-        .collect();
+            }
+        });
     let mut counted = Vec::new();
     let mut pins = Vec::new();
     for outcome in done {

@@ -28,7 +28,6 @@ use postlink_isa::Isa;
 use postlink_profile::Profile;
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::analyse::counters::{Counts, Placement};
@@ -288,9 +287,10 @@ pub fn attach<'d, I: Isa>(
     map: &CounterMap,
     profile: &Profile,
 ) -> Vec<Counted<'d>> {
-    (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
+    let counted = postlink_parallel::map_range_with(
+        program.functions.len(),
+        Scratch::default,
+        |scratch, f| {
             phases::did();
             let share = &map.shares[f];
             let from = map.bases[f].0 as usize;
@@ -320,9 +320,9 @@ pub fn attach<'d, I: Isa>(
                 counts,
                 entries,
             })
-        })
-        .flatten()
-        .collect()
+        },
+    );
+    counted.into_iter().flatten().collect()
 }
 
 /// How often an entry block was entered from outside: what ran less what came from inside.
@@ -371,7 +371,7 @@ pub fn calls(
 ) -> Vec<Call> {
     let start_of = starts(program);
     let mut calls = direct_calls(counted, &start_of);
-    calls.par_extend(counted.par_iter().flat_map_iter(|c| {
+    calls.extend(postlink_parallel::flat_map(counted, |c| {
         let mut out = Vec::new();
         for (k, s) in c.analysed.cfg.recorded().enumerate() {
             if let Some(site) = profile.site(map.bases[c.function as usize].1 + k as u64) {
@@ -397,53 +397,50 @@ pub fn calls(
 /// Calls and jumps to other functions that instructions or [constant
 /// slots](crate::discover::Refs::constant_slot) say, as often as their blocks ran.
 pub fn direct_calls(counted: &[Counted<'_>], start_of: &FxHashMap<u64, u32>) -> Vec<Call> {
-    counted
-        .par_iter()
-        .flat_map_iter(|c| {
-            let cfg = &c.analysed.cfg;
-            let mut out = Vec::new();
-            let mut push = |block: BlockId, at: u64, target: u64, count: u64| {
-                if count > 0
-                    && let Some(callee) = start_of.get(&target)
-                {
-                    out.push(Call {
-                        caller: c.function,
-                        block,
-                        at,
-                        callee: *callee,
+    postlink_parallel::flat_map(counted, |c| {
+        let cfg = &c.analysed.cfg;
+        let mut out = Vec::new();
+        let mut push = |block: BlockId, at: u64, target: u64, count: u64| {
+            if count > 0
+                && let Some(callee) = start_of.get(&target)
+            {
+                out.push(Call {
+                    caller: c.function,
+                    block,
+                    at,
+                    callee: *callee,
+                    target,
+                    count,
+                });
+            }
+        };
+        for s in &cfg.sites {
+            if let Callee::Function(target) = s.callee {
+                push(s.block, s.at, target, c.counts.blocks[s.block as usize]);
+            }
+        }
+        for b in 0..cfg.blocks.len() as BlockId {
+            let n = c.counts.blocks[b as usize];
+            if n == 0 {
+                continue;
+            }
+            for f in cfg.fields(b).iter().filter(|f| f.role == Use::Call) {
+                push(b, f.at, f.target, n);
+            }
+            let block = &cfg.blocks[b as usize];
+            match block.term {
+                Term::JumpOut { target } => push(b, block.term_at, target, n),
+                Term::CondOut { target, .. } | Term::ShortCondOut { target } => {
+                    push(
+                        b,
+                        block.term_at,
                         target,
-                        count,
-                    });
+                        c.counts.out.get(&b).copied().unwrap_or(0),
+                    );
                 }
-            };
-            for s in &cfg.sites {
-                if let Callee::Function(target) = s.callee {
-                    push(s.block, s.at, target, c.counts.blocks[s.block as usize]);
-                }
+                _ => {}
             }
-            for b in 0..cfg.blocks.len() as BlockId {
-                let n = c.counts.blocks[b as usize];
-                if n == 0 {
-                    continue;
-                }
-                for f in cfg.fields(b).iter().filter(|f| f.role == Use::Call) {
-                    push(b, f.at, f.target, n);
-                }
-                let block = &cfg.blocks[b as usize];
-                match block.term {
-                    Term::JumpOut { target } => push(b, block.term_at, target, n),
-                    Term::CondOut { target, .. } | Term::ShortCondOut { target } => {
-                        push(
-                            b,
-                            block.term_at,
-                            target,
-                            c.counts.out.get(&b).copied().unwrap_or(0),
-                        );
-                    }
-                    _ => {}
-                }
-            }
-            out
-        })
-        .collect()
+        }
+        out
+    })
 }

@@ -147,23 +147,21 @@ pub(super) fn attach_all<'d, I: Isa>(
     }
     account.functions = groups.len() as u64;
     let groups: Vec<_> = groups.into_iter().collect();
-    let done: Vec<Outcome<'d>> = groups
-        .par_iter()
-        .map_init(
-            || (Scratch::default(), Inference::default()),
-            |(scratch, inference), (function, group)| {
-                attach_function::<I>(
-                    program,
-                    nonlocal_exits,
-                    *function,
-                    *group,
-                    made,
-                    scratch,
-                    inference,
-                )
-            },
-        )
-        .collect();
+    let done: Vec<Outcome<'d>> = postlink_parallel::map_with(
+        &groups,
+        || (Scratch::default(), Inference::default()),
+        |(scratch, inference), (function, group)| {
+            attach_function::<I>(
+                program,
+                nonlocal_exits,
+                *function,
+                *group,
+                made,
+                scratch,
+                inference,
+            )
+        },
+    );
     Attached::gather(program, done, account)
 }
 

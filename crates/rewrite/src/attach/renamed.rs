@@ -13,7 +13,6 @@ use std::cmp::Reverse;
 
 use postlink_isa::Isa;
 use postlink_profile::bolt_yaml::{BoltYaml, Function};
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analyse::bolt_blocks::BoltBlocks;
@@ -43,9 +42,10 @@ pub(super) fn find<I: Isa>(
     code: bool,
     at: &mut [Option<u64>],
 ) -> u64 {
-    let seen: Vec<Option<Seen>> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
+    let seen: Vec<Option<Seen>> = postlink_parallel::map_range_with(
+        program.functions.len(),
+        Scratch::default,
+        |scratch, f| {
             let a = prepare::analyse::<I>(program, nonlocal_exits, f, scratch).ok()?;
             let blocks = BoltBlocks::new(&a.cfg);
             let part = hashes::of_part::<I>(program, &a.cfg, &blocks, 0);
@@ -70,8 +70,8 @@ pub(super) fn find<I: Isa>(
                 loose,
                 calls,
             })
-        })
-        .collect();
+        },
+    );
     let by_code = if code { by_code(profile, &seen, at) } else { 0 };
     by_code + by_neighbours(program, profile, &seen, at)
 }

@@ -6,7 +6,6 @@
 //! No decision but "this function moves" may rest on that: the caller turns off what orders blocks or splits functions.
 
 use postlink_isa::Isa;
-use rayon::prelude::*;
 
 use crate::analyse::counters::{Counts, estimate};
 use crate::analyse::{Scratch, prepare};
@@ -35,9 +34,8 @@ pub fn attach<'d, I: Isa>(
     moving: Moving<'_>,
 ) -> Attached<'d> {
     let (list, account) = wanted(program, moving);
-    let done: Vec<Result<Counted<'d>, _>> = list
-        .par_iter()
-        .map_init(Scratch::default, |scratch, &function| {
+    let done: Vec<Result<Counted<'d>, _>> =
+        postlink_parallel::map_with(&list, Scratch::default, |scratch, &function| {
             prepare::analyse::<I>(program, nonlocal_exits, function as usize, scratch)
                 .map(|analysed| {
                     let counts = counts(&analysed.cfg);
@@ -49,8 +47,7 @@ pub fn attach<'d, I: Isa>(
                     }
                 })
                 .map_err(|pin| (function, pin))
-        })
-        .collect();
+        });
     let (mut counted, mut pins) = (Vec::new(), Vec::new());
     for outcome in done {
         match outcome {

@@ -89,11 +89,9 @@ impl EntryProof {
         for section in code {
             found.join(search.branches::<I>(section));
         }
-        let of_code = covered
-            .par_iter()
-            .map(|r| search.decoded::<I>(*r))
-            .reduce(Found::default, Found::joined);
-        found.join(of_code);
+        for part in postlink_parallel::map(&covered, |r| search.decoded::<I>(*r)) {
+            found.join(part);
+        }
         for range in gaps(program.elf, &covered) {
             found.join(search.undecoded::<I>(range));
         }
@@ -158,10 +156,6 @@ impl Found {
         self.read.append(&mut other.read);
         self.inside.append(&mut other.inside);
         self.headers |= other.headers;
-    }
-    fn joined(mut self, other: Found) -> Found {
-        self.join(other);
-        self
     }
 }
 
@@ -343,8 +337,11 @@ impl Search<'_, '_> {
             });
             found
         };
-        let all = parts.par_iter().map(look);
-        all.reduce(Found::default, Found::joined)
+        let mut all = Found::default();
+        for part in postlink_parallel::map(&parts, look) {
+            all.join(part);
+        }
+        all
     }
 
     /// What instructions lead to, form and read, in a covered range.

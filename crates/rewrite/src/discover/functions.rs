@@ -35,7 +35,7 @@ use crate::pin::Pin;
 impl<'d> Program<'d> {
     /// Finds functions and references.
     pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
-        let (refs, eh) = rayon::join(|| Refs::collect(elf), || EhFrame::parse(elf));
+        let (refs, eh) = postlink_parallel::join(|| Refs::collect(elf), || EhFrame::parse(elf));
         let (mut refs, eh) = (refs?, eh?);
         let named = Named::read(elf, &eh);
         let mut pieces = Pieces::new(elf, &named, &eh);
@@ -184,11 +184,9 @@ impl<'a, 'd> Discovery<'a, 'd> {
                 row.is_some_and(|row| rows::begins_otherwise(&eh.cies[fde.cie], row, fde))
             })
         };
-        let midway = pieces
-            .list
-            .par_iter()
-            .map(|p| cold.contains(&p.start) || begins_otherwise(p))
-            .collect();
+        let midway = postlink_parallel::map(&pieces.list, |p| {
+            cold.contains(&p.start) || begins_otherwise(p)
+        });
         let count = pieces.list.len();
         Discovery {
             elf,
@@ -307,10 +305,8 @@ impl<'a, 'd> Discovery<'a, 'd> {
         let (refs, pieces) = (self.refs, self.pieces);
         // A part at a time: there are millions.
         for part in refs.pointers.chunks(1 << 16) {
-            let into_code: Vec<(usize, u64)> = part
-                .par_iter()
-                .filter_map(|p| Some((pieces.at(p.target)?, p.target)))
-                .collect();
+            let into_code: Vec<(usize, u64)> =
+                postlink_parallel::filter_map(part, |p| Some((pieces.at(p.target)?, p.target)));
             let outside = part.iter().filter(|p| pieces.at(p.target).is_none());
             let outside = outside.filter(|p| !in_a_table(refs, p, pieces));
             self.ends.extend(outside.map(|p| p.target));
@@ -375,11 +371,9 @@ impl<'a, 'd> Discovery<'a, 'd> {
                 }
             })
         };
-        let mut list: Vec<u64> = tables
-            .par_iter()
-            .filter(|(base, from)| leads_back(*base, *from))
-            .map(|t| t.0)
-            .collect();
+        let mut list: Vec<u64> = postlink_parallel::filter_map(tables, |(base, from)| {
+            leads_back(*base, *from).then_some(*base)
+        });
         list.dedup();
         list
     }
@@ -592,7 +586,7 @@ fn functions(
             (None, _) => {}
         }
     }
-    functions.par_iter_mut().for_each(|f| {
+    postlink_parallel::map_mut(&mut functions, |_, f| {
         for p in &f.pieces[1..] {
             let start = pieces.list[*p as usize].start;
             if !cold.contains(&start) {

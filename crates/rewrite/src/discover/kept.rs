@@ -9,7 +9,6 @@ use postlink_elf::elf::{Elf, Section, SymbolTable, Symbols};
 use postlink_elf::raw::{self, Rela, STT_FUNC};
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::{Decode, FixupKind};
-use rayon::prelude::*;
 
 use super::refs::{Pointer, Refs, Stored};
 
@@ -117,11 +116,11 @@ pub(super) const AARCH64: Kinds = Kinds {
     ],
 };
 
-/// All records of a section, in their order.
-fn relas(records: &[u8]) -> impl ParallelIterator<Item = Rela> + '_ {
-    records
-        .par_chunks(raw::Rela::LEN * 4096)
-        .flat_map_iter(raw::relas)
+/// What is wanted of the records of a section, in their order.
+fn relas<R: Send>(records: &[u8], wanted: impl Fn(Rela) -> Option<R> + Sync) -> Vec<R> {
+    postlink_parallel::flat_map_chunks(records, raw::Rela::LEN * 4096, |part| {
+        raw::relas(part).filter_map(&wanted)
+    })
 }
 
 /// Reads all relocations that the linker kept of sections that are loaded.
@@ -174,10 +173,10 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
         about: &Section<'_>,
         wanted: impl Fn(u32) -> bool + Sync,
     ) -> Vec<(u64, u32)> {
-        relas(records)
-            .filter(|r| wanted(r.r_type) && r.r_offset >= about.addr && r.r_offset < about.end())
-            .map(|r| (r.r_offset, r.r_type))
-            .collect()
+        relas(records, |r| {
+            let inside = r.r_offset >= about.addr && r.r_offset < about.end();
+            (wanted(r.r_type) && inside).then_some((r.r_offset, r.r_type))
+        })
     }
 
     /// Relocations of a section of code.
@@ -225,11 +224,9 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
             };
             Some([value.wrapping_add_signed(r.r_addend), from])
         };
-        relas(records)
-            .filter_map(led_to)
-            .flatten_iter()
-            .filter(|target| (self.in_code)(*target))
-            .collect()
+        let mut targets = relas(records, led_to).into_flattened();
+        targets.retain(|target| (self.in_code)(*target));
+        targets
     }
 
     /// Addresses that several instructions form together (AArch64).
@@ -250,7 +247,7 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
             let target = value.wrapping_add_signed(r.r_addend);
             part(word, r.r_offset, target, forms, (self.in_code)(target))
         };
-        let parts: Vec<Part> = relas(records).filter_map(part).collect();
+        let parts: Vec<Part> = relas(records, part);
         let mut lost = Vec::new();
         for part in parts {
             match part {
@@ -273,7 +270,7 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
             let symbol = self.symbols.get(r.r_sym as usize).filter(|_| relative)?;
             (symbol.kind == STT_FUNC && (self.in_code)(symbol.value)).then_some(symbol.value)
         };
-        refs.distant.par_extend(relas(records).filter_map(named));
+        refs.distant.extend(relas(records, named));
         let found = Self::wanted(records, about, |kind| {
             kind == kinds.relative32
                 || kind == kinds.relative64

@@ -4,7 +4,6 @@
 
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::unwind::eh_frame::EhFrame;
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 /// What never returns.
@@ -284,14 +283,11 @@ pub fn can_unwind(elf: &Elf<'_>, eh: &EhFrame<'_>) -> bool {
     let set: FxHashSet<&[u8]> = UNWINDERS.iter().copied().collect();
     [SymbolTable::Dynamic, SymbolTable::Static].iter().any(|t| {
         let table = elf.symbols(*t);
-        (0..table.len())
-            .into_par_iter()
-            .with_min_len(4096)
-            .any(|i| {
-                table
-                    .get(i)
-                    .is_some_and(|s| set.contains(base_name(s.name)))
-            })
+        postlink_parallel::any(table.len(), |i| {
+            table
+                .get(i)
+                .is_some_and(|s| set.contains(base_name(s.name)))
+        })
     })
 }
 

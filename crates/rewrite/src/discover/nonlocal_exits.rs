@@ -18,7 +18,6 @@
 
 use postlink_elf::elf::SymbolTable;
 use postlink_isa::{Flow, Forks, Insn};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::libc::{FORKS, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, is_static, throws};
@@ -113,17 +112,13 @@ impl NonlocalExits {
             }
         }
         let symbols = program.elf.symbols(SymbolTable::Static);
-        let named: Vec<(u64, CallFacts)> = program
-            .symbols
-            .par_iter()
-            .with_min_len(4096)
-            .filter_map(|(value, i)| {
+        let named: Vec<(u64, CallFacts)> =
+            postlink_parallel::filter_map(&program.symbols, |(value, i)| {
                 let s = symbols.get(*i as usize)?;
                 let facts = table.get(base_name(s.name))?;
                 // A program's own function may share a name with a library's safe one: there the call graph decides.
                 (facts.no_return || facts.returns_twice).then_some((*value, *facts))
-            })
-            .collect();
+            });
         known.extend(named);
         NonlocalExits {
             can_unwind,

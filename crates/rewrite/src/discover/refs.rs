@@ -345,10 +345,11 @@ impl Refs {
         elf.kept_sections()
             .filter(|(_, about)| about.is_code())
             .any(|(s, _)| {
-                let chunks = elf.relocation_records(s).par_chunks(raw::Rela::LEN * 4096);
-                chunks
-                    .flat_map_iter(raw::relas)
-                    .any(|r| inside.get(r.r_sym as usize) == Some(&true))
+                let records = elf.relocation_records(s).chunks(raw::Rela::LEN * 4096);
+                let records: Vec<&[u8]> = records.collect();
+                postlink_parallel::any(records.len(), |part| {
+                    raw::relas(records[part]).any(|r| inside.get(r.r_sym as usize) == Some(&true))
+                })
             })
     }
 

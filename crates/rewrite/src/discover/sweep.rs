@@ -58,15 +58,18 @@ pub(super) fn sweep<I: Isa>(
         calls,
     };
     phases::expect(pieces.list.len());
-    (0..pieces.list.len())
-        .into_par_iter()
-        .fold(Vec::new, |mut out, i| {
+    postlink_parallel::map_parts(pieces.list.len(), PART, |range| {
+        let mut out = Vec::new();
+        for i in range {
             phases::did();
             sweep.piece::<I>(i as u32, &pieces.list[i], &mut out);
-            out
-        })
-        .collect()
+        }
+        out
+    })
 }
+
+/// Pieces that one thread takes at a time.
+const PART: usize = 64;
 
 /// What the sweep over all code needs to know.
 struct Sweep<'a, 'd> {
@@ -288,9 +291,10 @@ pub(super) fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> V
         }
         _ => None,
     };
-    let lists = events.par_iter().flat_map_iter(|list| list.iter());
     // (callee, caller)
-    let mut callers: Vec<(u32, u32)> = lists.filter_map(caller).collect();
+    let mut callers: Vec<(u32, u32)> = postlink_parallel::flat_map(events, |list| {
+        list.iter().filter_map(caller).collect::<Vec<_>>()
+    });
     callers.par_sort_unstable();
     while let Some(callee) = work.pop() {
         let first = callers.partition_point(|c| c.0 < callee);

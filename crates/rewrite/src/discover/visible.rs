@@ -130,13 +130,11 @@ impl Visible {
         }
         let mut pointed: Vec<u64> = program.refs.pointers.iter().map(|p| p.target).collect();
         pointed.par_sort_unstable();
-        let mut functions: Vec<u64> = program
-            .functions
-            .par_iter()
-            .filter(|f| f.address_taken)
-            .filter(|f| !is_bare_in_front::<I>(program, f.pieces[0] as usize, &pointed))
-            .map(|f| program.pieces[f.pieces[0] as usize].start)
-            .collect();
+        let mut functions: Vec<u64> = postlink_parallel::filter_map(&program.functions, |f| {
+            let first = f.pieces[0] as usize;
+            let is_seen = f.address_taken && !is_bare_in_front::<I>(program, first, &pointed);
+            is_seen.then(|| program.pieces[first].start)
+        });
         functions.extend(overlapping(program.elf));
         functions.par_sort_unstable();
         self.functions = functions;

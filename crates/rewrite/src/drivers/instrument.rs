@@ -13,7 +13,6 @@ use postlink_elf::elf::Elf;
 use postlink_elf::write::{NewKind, NewSection, Onto, WriteOptions, Writer};
 use postlink_isa::{Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, SiteRef, with_isa};
 use postlink_profile::raw;
-use rayon::prelude::*;
 use regex::bytes::Regex;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -560,7 +559,7 @@ impl Drop for Made {
     /// Millions of small buffers: all threads give them back.
     fn drop(&mut self) {
         let ready = std::mem::take(&mut self.ready);
-        ready.into_par_iter().for_each(drop);
+        postlink_parallel::map_owned(ready, drop);
     }
 }
 
@@ -576,9 +575,10 @@ fn make_all<I: Isa>(
         Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
     phases::expect(program.functions.len());
-    let made: Vec<One> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
+    let made: Vec<One> = postlink_parallel::map_range_with(
+        program.functions.len(),
+        Scratch::default,
+        |scratch, f| {
             phases::did();
             let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch);
             let mut share = FunctionCounters::of(program, f, &analysed);
@@ -609,8 +609,8 @@ fn make_all<I: Isa>(
                 Err(_) => None,
             };
             (share, ready)
-        })
-        .collect();
+        },
+    );
     let mut shares = Vec::with_capacity(made.len());
     let mut ready = Vec::new();
     let mut patches = Vec::new();
@@ -707,7 +707,8 @@ fn make<'d, I: Isa>(
 /// Whether the program relies on the instructions of [`CounterMode::AtomicOne`] already. Compilers' helpers
 /// (`__aarch64_ldadd8_relax` …) look before they use them, so those do not count.
 fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
-    program.pieces.par_iter().any(|p| {
+    postlink_parallel::any(program.pieces.len(), |i| {
+        let p = &program.pieces[i];
         let bytes = program
             .elf
             .bytes_at(p.start, p.end - p.start)

@@ -14,7 +14,6 @@ use postlink_elf::write::{Onto, WriteOptions, Writer};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
@@ -369,18 +368,14 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             passes::run::<I>(&program, &counted, &attached.calls, &folds, options.passes);
         passes.extend(others);
         phases.begin("layout");
-        let chosen: Vec<Chosen> = counted
-            .par_iter()
-            .zip(&threaded)
-            .map(|(c, threaded)| {
-                let mut chosen = order_blocks(c, &options);
-                if let Some(threaded) = threaded {
-                    let stays = |b: &BlockId| !threaded.gone[*b as usize];
-                    chosen.fragments.iter_mut().for_each(|f| f.retain(stays));
-                }
-                chosen
-            })
-            .collect();
+        let chosen: Vec<Chosen> = postlink_parallel::map_range(counted.len(), |i| {
+            let mut chosen = order_blocks(&counted[i], &options);
+            if let Some(threaded) = &threaded[i] {
+                let stays = |b: &BlockId| !threaded.gone[*b as usize];
+                chosen.fragments.iter_mut().for_each(|f| f.retain(stays));
+            }
+            chosen
+        });
         let stay = if options.move_all || options.by_chance() {
             FxHashSet::default()
         } else {
@@ -695,25 +690,21 @@ fn emit_all<'d, I: Isa>(
 ) -> EmittedAll {
     // What a function's graph is needed for is done while it is there: all of them at once are a tenth of the memory.
     phases::expect(counted.len());
-    let emitted: Vec<(Result<Ready, Pin>, (DynoStats, DynoStats))> = counted
-        .par_iter_mut()
-        .zip(chosen)
-        .zip(changes)
-        .zip(threaded)
-        .map(|(((c, order), changes), threaded)| {
-            let for_stats = options.dyno_stats.then(|| changes.clone());
-            let changed = (changes, threaded.as_ref());
-            let result = emit_one::<I>(program, c, order, changed, (options, stay));
-            phases::did();
-            let stats = for_stats.map_or_else(Default::default, |changes| {
-                dyno_stats::<I>(program, c, order, result.is_ok().then_some(&changes))
-            });
-            if !options.bat {
-                c.analysed.cfg = Cfg::default();
-            }
-            (result, stats)
-        })
-        .collect();
+    let work: Vec<_> = counted.iter_mut().zip(changes).enumerate().collect();
+    let emitted = postlink_parallel::map_owned(work, |(i, (c, changes))| {
+        let (order, threaded) = (&chosen[i], &threaded[i]);
+        let for_stats = options.dyno_stats.then(|| changes.clone());
+        let changed = (changes, threaded.as_ref());
+        let result = emit_one::<I>(program, c, order, changed, (options, stay));
+        phases::did();
+        let stats = for_stats.map_or_else(Default::default, |changes| {
+            dyno_stats::<I>(program, c, order, result.is_ok().then_some(&changes))
+        });
+        if !options.bat {
+            c.analysed.cfg = Cfg::default();
+        }
+        (result, stats)
+    });
     let mut all = EmittedAll::default();
     for (i, (result, of_function)) in emitted.into_iter().enumerate() {
         if options.dyno_stats {

@@ -14,7 +14,6 @@
 
 use postlink_layout::front_end::{Callee, CodeGraph, Estimate, Place, Site, Trace, WalkSize, Way};
 use postlink_layout::{cdsort, hfsort, padding};
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
@@ -42,11 +41,9 @@ impl Walk {
                 by_caller[*caller as usize].push(call);
             }
         }
-        let sites: Vec<Vec<Site>> = counted
-            .par_iter()
-            .zip(&by_caller)
-            .map(|(c, calls)| sites(c, calls, &number))
-            .collect();
+        let sites: Vec<Vec<Site>> = postlink_parallel::map_range(counted.len(), |i| {
+            sites(&counted[i], &by_caller[i], &number)
+        });
         let mut graph = CodeGraph::default();
         let (mut first, mut old) = (Vec::with_capacity(counted.len()), Vec::new());
         for (c, sites) in counted.iter().zip(&sites) {
@@ -255,9 +252,8 @@ impl Trials<'_> {
             .flat_map(|align| ORDERS.iter().map(|order| (*order, *align)))
             .take(layouts.max(1))
             .collect();
-        let mut tried: Vec<(Layout, Tried)> = all
-            .into_par_iter()
-            .map(|(order, align)| {
+        let mut tried: Vec<(Layout, Tried)> =
+            postlink_parallel::map_owned(all, |(order, align)| {
                 let layout = self.layout(order, align);
                 let (estimate, bytes) = self.judge(walk, &layout, &parts);
                 let tried = Tried {
@@ -269,8 +265,7 @@ impl Trials<'_> {
                     bytes,
                 };
                 (layout, tried)
-            })
-            .collect();
+            });
         let given = &tried[0].1;
         let (limit, enough) = (self.limit(&self.given), given.cost * (1.0 - LEAST_GAIN));
         let better = |i: &usize| {

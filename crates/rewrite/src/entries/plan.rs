@@ -234,10 +234,8 @@ pub fn plan<I: Covers>(
             Err(pin) => Err(pin),
         }
     };
-    let chosen: Vec<Result<Entry, Pin>> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, choose)
-        .collect();
+    let chosen: Vec<Result<Entry, Pin>> =
+        postlink_parallel::map_range_with(program.functions.len(), Scratch::default, choose);
     let mut plan = Plan {
         entries: Vec::new(),
         pins: Vec::with_capacity(chosen.len()),

@@ -79,19 +79,16 @@ pub(super) fn references<I: Covers>(program: &Program<'_>) -> References {
         starts,
         ends,
     };
-    let mut found: Vec<(Reference, Use)> = program
-        .pieces
-        .par_iter()
-        .flat_map_iter(|p| finder.in_code::<I>(p))
-        .collect();
+    let mut found: Vec<(Reference, Use)> =
+        postlink_parallel::flat_map(&program.pieces, |p| finder.in_code::<I>(p));
     found.par_sort_unstable_by_key(|r| (r.0.function, r.0.place));
     let mut places: Vec<u64> = found.iter().map(|r| r.0.place).collect();
     places.par_sort_unstable();
-    let mut unknown: Vec<u32> = relocated::<I>(program)
-        .into_par_iter()
-        .filter(|(place, _)| places.binary_search(place).is_err())
-        .filter_map(|(_, target)| finder.function_at(target))
-        .collect();
+    let mut unknown: Vec<u32> =
+        postlink_parallel::filter_map(&relocated::<I>(program), |(place, target)| {
+            let is_known = places.binary_search(place).is_ok();
+            (!is_known).then(|| finder.function_at(*target))?
+        });
     let unclear = found.iter().filter(|r| r.1 == Use::Unknown);
     unknown.extend(unclear.map(|r| r.0.function));
     let formed = program.refs.formed.iter();
@@ -281,11 +278,10 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
         {
             continue;
         }
-        let found: Vec<(u64, u64)> = elf
-            .relocation_records(s)
-            .par_chunks(raw::Rela::LEN * 4096)
-            .flat_map_iter(|chunk| {
-                raw::relas(chunk).filter_map(|r| {
+        let records = elf.relocation_records(s);
+        let found = postlink_parallel::flat_map_chunks(records, raw::Rela::LEN * 4096, |part| {
+            raw::relas(part)
+                .filter_map(|r| {
                     let (place, kind) = (r.r_offset, r.r_type);
                     let symbol = symbols.get(r.r_sym as usize)?;
                     if I::CHANGES_POINTERS && SLOTS.contains(&kind) {
@@ -305,8 +301,8 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
                         matches!(kind, R_X86_64_PC32 | R_X86_64_PLT32) && symbol.section != 0;
                     wanted.then(|| (place, target.wrapping_add(4)))
                 })
-            })
-            .collect();
+                .collect::<Vec<_>>()
+        });
         all.extend(found);
     }
     all

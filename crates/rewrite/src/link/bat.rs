@@ -170,11 +170,9 @@ pub fn tables<'d, I: Isa>(
     moved: &[Moved<'_, 'd>],
     at: &[[OutputAddr; 2]],
 ) -> Result<Bat, Error> {
-    let mut parts: Vec<Part> = moved
-        .par_iter()
-        .zip(at)
-        .flat_map_iter(|(m, at)| Maker::<I>::new(program, m, at).parts())
-        .collect();
+    let mut parts: Vec<Part> = postlink_parallel::flat_map_range(moved.len(), |i| {
+        Maker::<I>::new(program, &moved[i], &at[i]).parts()
+    });
     parts.par_sort_by_key(|p| (matches!(p.kind, PartKind::Cold { .. }), p.start));
     let mut bat = Bat::default();
     for p in parts {

@@ -17,7 +17,6 @@ use postlink_elf::note::NoteKind;
 use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, HUGE_PAGE, Isa};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::distances::{Distances, Gaps};
@@ -601,16 +600,15 @@ impl Placement {
             at = x.1 + x.2.bytes.len() as u64;
         }
         rest.fill(I::PADDING);
-        parts
-            .into_par_iter()
-            .try_for_each(|(out, (i, base, code))| {
-                if ready[*i as usize].taken_back {
-                    out.fill(I::PADDING);
-                    return Ok(());
-                }
-                out.copy_from_slice(&code.bytes);
-                self.resolve_fixups::<I>(program, ready, *i as usize, code, *base, probes, out)
-            })
+        let filled = postlink_parallel::map_owned(parts, |(out, (i, base, code))| {
+            if ready[*i as usize].taken_back {
+                out.fill(I::PADDING);
+                return Ok(());
+            }
+            out.copy_from_slice(&code.bytes);
+            self.resolve_fixups::<I>(program, ready, *i as usize, code, *base, probes, out)
+        });
+        filled.into_iter().collect()
     }
 
     /// Fills the fields of code that is at `base`.

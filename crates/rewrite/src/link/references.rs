@@ -3,7 +3,6 @@
 use postlink_elf::write::Writer;
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, FixupKind, Isa, Reach};
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{Placement, fill};
@@ -182,12 +181,8 @@ impl Placement {
             let k = marks.binary_search_by_key(&target, |m| m.0).ok()?;
             Some(self.block(ready, i, marks[k].1))
         };
-        let updates: Vec<(&Pointer, OutputAddr)> = program
-            .refs
-            .pointers
-            .par_iter()
-            .filter_map(|p| moved(p).map(|n| (p, n)))
-            .collect();
+        let updates: Vec<(&Pointer, OutputAddr)> =
+            postlink_parallel::filter_map(&program.refs.pointers, |p| moved(p).map(|n| (p, n)));
         for (p, new) in updates {
             let new = new.get();
             match p.stored {
@@ -235,13 +230,12 @@ impl Placement {
         let moved = moving(ready).map(|(_, r)| r.function).chain(folded);
         let moved: FxHashSet<u32> = moved.collect();
         let followed = |target: u64| self.followed(program, InputAddr::new(target));
-        let edits: Vec<(InputAddr, FixupKind, OutputAddr)> = program
-            .pieces
-            .par_iter()
-            .filter(|p| !moved.contains(&p.function))
-            .flat_map_iter(|p| {
+        let edits: Vec<(InputAddr, FixupKind, OutputAddr)> =
+            postlink_parallel::flat_map(&program.pieces, |p| {
                 let mut out = Vec::new();
-                if let Some(bytes) = program.elf.bytes_at(p.start, p.end - p.start) {
+                if !moved.contains(&p.function)
+                    && let Some(bytes) = program.elf.bytes_at(p.start, p.end - p.start)
+                {
                     I::sweep(bytes, p.start, |i| {
                         if let Some(f) = i.field
                             && i.traits.forms_address
@@ -275,8 +269,7 @@ impl Placement {
                     }
                 }
                 out
-            })
-            .collect();
+            });
         for (at, kind, new) in edits {
             let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
             let Some(old) = program.elf.bytes_at(at.get(), width) else {

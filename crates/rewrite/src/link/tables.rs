@@ -4,7 +4,6 @@ use postlink_elf::elf::SymbolTable;
 use postlink_elf::note::{self, EntryLevel, MovedFunction, Note, NoteBasis};
 use postlink_elf::write::{InSection, NewId, NewKind, NewSymbol, SymbolEdit, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::place::{LinkOptions, Placement};
@@ -71,10 +70,7 @@ impl Placement {
                 };
                 Some((index as u32, edit))
             };
-            let edits: Vec<_> = (0..symbols.len())
-                .into_par_iter()
-                .filter_map(edit)
-                .collect();
+            let edits: Vec<_> = postlink_parallel::flat_map_range(symbols.len(), edit);
             for (index, edit) in edits {
                 writer.edit_symbol(*table, index, edit);
             }
@@ -181,47 +177,46 @@ impl Placement {
             Basis::None => Some(NoteBasis::Nothing),
         };
         let patched: FxHashSet<u64> = entry_patches.iter().map(|p| p.entry.get()).collect();
-        let mut functions: Vec<MovedFunction> = ready
-            .par_iter()
-            .enumerate()
-            .filter(|(_, r)| !r.taken_back)
-            .map(|(i, r)| {
-                let old = pieces(program, r.function);
-                let new = (0..2)
-                    .filter(|k| !r.code.fragments[*k].code.bytes.is_empty())
-                    .map(|k| {
-                        (
-                            self.fragments[i][k].get(),
-                            r.code.fragments[k].code.bytes.len() as u64,
-                        )
-                    })
-                    .collect();
-                let block = |b| self.block(ready, i, b).get();
-                let labels = r.address_taken.iter().map(|(a, b)| (a.get(), block(*b)));
-                let second = r.secondary_entries.iter().map(|s| s.patch.entry);
-                let external_entry = |a| self.external_entries.get(&a);
-                let second = second.filter_map(|a| Some((a.get(), external_entry(a)?.get())));
-                let labels = labels.chain(second).collect();
-                let entry = program.start(r.function as usize);
-                let falls_back = r.falls_back.iter().map(|at| at.get());
-                let mut falls_back: Vec<u64> = falls_back.collect();
-                falls_back.sort_unstable();
-                MovedFunction {
-                    entry,
-                    old,
-                    new,
-                    folded_into: 0,
-                    labels,
-                    level: if patched.contains(&entry) {
-                        EntryLevel::Long
-                    } else {
-                        EntryLevel::Led
-                    },
-                    tables: self.claimed_tables(r, i),
-                    falls_back,
-                }
-            })
-            .collect();
+        let mut functions: Vec<MovedFunction> =
+            postlink_parallel::flat_map_range(ready.len(), |i| {
+                let r = &ready[i];
+                (!r.taken_back).then(|| {
+                    let old = pieces(program, r.function);
+                    let new = (0..2)
+                        .filter(|k| !r.code.fragments[*k].code.bytes.is_empty())
+                        .map(|k| {
+                            (
+                                self.fragments[i][k].get(),
+                                r.code.fragments[k].code.bytes.len() as u64,
+                            )
+                        })
+                        .collect();
+                    let block = |b| self.block(ready, i, b).get();
+                    let labels = r.address_taken.iter().map(|(a, b)| (a.get(), block(*b)));
+                    let second = r.secondary_entries.iter().map(|s| s.patch.entry);
+                    let external_entry = |a| self.external_entries.get(&a);
+                    let second = second.filter_map(|a| Some((a.get(), external_entry(a)?.get())));
+                    let labels = labels.chain(second).collect();
+                    let entry = program.start(r.function as usize);
+                    let falls_back = r.falls_back.iter().map(|at| at.get());
+                    let mut falls_back: Vec<u64> = falls_back.collect();
+                    falls_back.sort_unstable();
+                    MovedFunction {
+                        entry,
+                        old,
+                        new,
+                        folded_into: 0,
+                        labels,
+                        level: if patched.contains(&entry) {
+                            EntryLevel::Long
+                        } else {
+                            EntryLevel::Led
+                        },
+                        tables: self.claimed_tables(r, i),
+                        falls_back,
+                    }
+                })
+            });
         functions.extend(self.folded.iter().map(|(f, _)| MovedFunction {
             entry: program.start(f.function as usize),
             old: pieces(program, f.function),

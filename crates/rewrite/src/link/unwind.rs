@@ -7,7 +7,6 @@ use postlink_elf::unwind::eh_frame::{self, NewFde};
 use postlink_elf::unwind::lsda::CallSite;
 use postlink_elf::write::{NewKind, NewSection, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::place::Placement;
@@ -90,10 +89,10 @@ impl Placement {
         let sections = self.sections.iter().flatten().flatten();
         let near = sections.map(|s| s.addr).max().unwrap_or_default();
         let near = OutputAddr::new(near.get() & !0xfff);
-        let sizes: Vec<u64> = with
-            .par_iter()
-            .map(|x| encode(*x, near).map(|b| b.len() as u64))
-            .collect::<Result<_, Error>>()?;
+        let sizes: Vec<u64> =
+            postlink_parallel::map(&with, |x| encode(*x, near).map(|b| b.len() as u64))
+                .into_iter()
+                .collect::<Result<_, Error>>()?;
         let mut offsets = Vec::with_capacity(sizes.len());
         let mut at = 0u64;
         for s in &sizes {
@@ -106,11 +105,10 @@ impl Placement {
             align: 8,
             size: at,
         });
-        let encoded: Vec<Vec<u8>> = with
-            .par_iter()
-            .zip(&offsets)
-            .map(|(x, o)| encode(*x, placed.addr + *o))
-            .collect::<Result<_, Error>>()?;
+        let encoded: Vec<Vec<u8>> =
+            postlink_parallel::map_range(with.len(), |i| encode(with[i], placed.addr + offsets[i]))
+                .into_iter()
+                .collect::<Result<_, Error>>()?;
         let out = writer.contents(placed.id);
         for ((x, o), e) in with.iter().zip(&offsets).zip(&encoded) {
             let place = out

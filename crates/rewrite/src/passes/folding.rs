@@ -19,7 +19,6 @@
 
 use postlink_elf::probes;
 use postlink_isa::Isa;
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -141,7 +140,7 @@ pub fn fold<'d, I: Isa>(
         let may = !stays && may_fold(program, c, which, &probes);
         may.then(|| shape::<I>(program, c)).flatten()
     };
-    let shapes: Vec<Option<Shape>> = counted.par_iter().map(shape).collect();
+    let shapes: Vec<Option<Shape>> = postlink_parallel::map(counted, shape);
     let (sets, rounds) = sets(program, counted, &shapes);
     folds.rounds = rounds;
     let apart = mostly_by_pointers(program, counted, calls);

@@ -30,7 +30,6 @@ mod rodata;
 mod threading;
 
 use postlink_isa::{Code, Isa};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -276,10 +275,8 @@ pub fn thread<I: Isa>(
     if which == Threading::default() {
         return (counted.iter().map(|_| None).collect(), Vec::new());
     }
-    let all = counted.par_iter_mut();
-    let (threaded, sums): (Vec<_>, Vec<_>) = all
-        .map(|c| threading::thread::<I>(program, c, which))
-        .unzip();
+    let all = postlink_parallel::map_mut(counted, |_, c| threading::thread::<I>(program, c, which));
+    let (threaded, sums): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     if which.tail_calls {
         let mut of_caller: FxHashMap<u32, Vec<Call>> = FxHashMap::default();
         let threaded: FxHashMap<u32, &Threaded> = (counted.iter().zip(&threaded))
@@ -318,8 +315,8 @@ fn apply<'d>(
     (pass, what): (&'static str, &'static str),
     find: impl Fn(&Counted<'d>) -> Found + Sync,
 ) -> Ran {
-    let each = counted.par_iter().zip(changes.par_iter_mut());
-    let sums = each.map(|(c, changes)| {
+    let sums = postlink_parallel::map_mut(changes, |i, changes| {
+        let c = &counted[i];
         let found = find(c);
         let runs: Vec<u64> = (found.changes.iter())
             .map(|change| c.counts.blocks[change.block as usize])
@@ -332,7 +329,7 @@ fn apply<'d>(
             executions: executions.fold(0u64, |sum, (runs, _)| sum.saturating_add(*runs)),
         }
     });
-    Ran::new(pass, what, sums.collect::<Vec<_>>())
+    Ran::new(pass, what, sums)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use postlink_profile::Profile;
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -157,13 +156,10 @@ fn counts_with<I: Isa>(
     }
     phases.begin("functions");
     phases::expect(counted.len());
-    let functions = counted
-        .par_iter()
-        .map(|c| {
-            phases::did();
-            of_function::<I>(&program, c)
-        })
-        .collect();
+    let functions = postlink_parallel::map(&counted, |c| {
+        phases::did();
+        of_function::<I>(&program, c)
+    });
     phases.end();
     Ok(Counts {
         functions,

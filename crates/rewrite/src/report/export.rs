@@ -190,49 +190,46 @@ pub fn symbolic_of<I: Isa>(
     let explained = explained(calls);
     let mut calls = calls.to_vec();
     let groups = calls_of(&mut calls, counted);
-    let branches: Vec<Branch> = counted
-        .par_iter()
-        .zip(groups)
-        .flat_map_iter(|(c, calls)| {
-            let cfg = &c.analysed.cfg;
-            let blocks = BoltBlocks::new(cfg);
-            let mut out = Vec::new();
-            let mut push = |from: Location, to: Location, count: u64| {
-                if count > 0 {
-                    out.push(Branch {
-                        from,
-                        to,
-                        mispredictions: 0,
-                        count,
-                    });
-                }
-            };
-            for b in 0..blocks.blocks.len() as u32 {
-                for (source, k, to) in blocks.edges(cfg, b) {
-                    let block = &cfg.blocks[source as usize];
-                    let count = c.counts.succs[block.succ as usize + k];
-                    if count == 0 {
-                        continue;
-                    }
-                    let to = cfg.blocks[blocks.blocks[to as usize].first as usize].start;
-                    let from = last_instruction::<I>(program, block.start, block.end);
-                    push(locate(from), locate(to), count);
-                }
+    let branches: Vec<Branch> = postlink_parallel::flat_map_range(counted.len(), |i| {
+        let (c, calls) = (&counted[i], groups[i]);
+        let cfg = &c.analysed.cfg;
+        let blocks = BoltBlocks::new(cfg);
+        let mut out = Vec::new();
+        let mut push = |from: Location, to: Location, count: u64| {
+            if count > 0 {
+                out.push(Branch {
+                    from,
+                    to,
+                    mispredictions: 0,
+                    count,
+                });
             }
-            let places = call_places::<I>(program, c, calls);
-            for call in calls {
-                if let Some(at) = places.get(&(call.block, call.at)) {
-                    push(locate(*at), locate(call.target), call.count);
+        };
+        for b in 0..blocks.blocks.len() as u32 {
+            for (source, k, to) in blocks.edges(cfg, b) {
+                let block = &cfg.blocks[source as usize];
+                let count = c.counts.succs[block.succ as usize + k];
+                if count == 0 {
+                    continue;
                 }
+                let to = cfg.blocks[blocks.blocks[to as usize].first as usize].start;
+                let from = last_instruction::<I>(program, block.start, block.end);
+                push(locate(from), locate(to), count);
             }
-            for (b, block) in cfg.blocks.iter().enumerate().filter(|(_, b)| b.entry) {
-                let all = attach::entered(&c.analysed, &c.counts, b as BlockId);
-                let known = explained.get(&block.start).copied().unwrap_or(0);
-                push(unknown, locate(block.start), all.saturating_sub(known));
+        }
+        let places = call_places::<I>(program, c, calls);
+        for call in calls {
+            if let Some(at) = places.get(&(call.block, call.at)) {
+                push(locate(*at), locate(call.target), call.count);
             }
-            out
-        })
-        .collect();
+        }
+        for (b, block) in cfg.blocks.iter().enumerate().filter(|(_, b)| b.entry) {
+            let all = attach::entered(&c.analysed, &c.counts, b as BlockId);
+            let known = explained.get(&block.start).copied().unwrap_or(0);
+            push(unknown, locate(block.start), all.saturating_sub(known));
+        }
+        out
+    });
     let collection = Collection {
         branches: true,
         bolted: false,
@@ -291,9 +288,8 @@ pub fn yaml_of<I: Isa>(
     let mut calls = calls.to_vec();
     let groups = calls_of(&mut calls, counted);
     let tables = TableOrder::new(program);
-    let functions: Vec<bolt_yaml::Function> = parts
-        .par_iter()
-        .map(|&(start, i, part)| {
+    let functions: Vec<bolt_yaml::Function> =
+        postlink_parallel::map(&parts, |&(start, i, part)| {
             let c = &counted[i];
             let cfg = &c.analysed.cfg;
             let blocks = BoltBlocks::new(cfg);
@@ -367,8 +363,7 @@ pub fn yaml_of<I: Isa>(
                 out.blocks.push(entry);
             }
             out
-        })
-        .collect();
+        });
     let build_id = program.elf.build_id.map_or_else(
         || b"<unknown>".to_vec(),
         |id| postlink_elf::hex(id).into_bytes(),

@@ -246,9 +246,10 @@ fn facts_with<I: Isa>(
     let pins: FxHashMap<u32, Pin> = pins.into_iter().collect();
     phases.begin("functions");
     phases::expect(program.functions.len());
-    let functions = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
+    let functions = postlink_parallel::map_range_with(
+        program.functions.len(),
+        Scratch::default,
+        |scratch, f| {
             phases::did();
             let parts = program.functions[f].pieces.iter().map(|p| {
                 let piece = &program.pieces[*p as usize];
@@ -281,8 +282,8 @@ fn facts_with<I: Isa>(
                 },
             }
             function
-        })
-        .collect();
+        },
+    );
     phases.end();
     Ok(Facts {
         machine: I::NAME,
@@ -302,19 +303,16 @@ fn calls_of<I: Isa>(
         .values()
         .flat_map(|c| c.analysed.cfg.sites.iter().map(|s| s.at))
         .collect();
-    let mut out: Vec<Call> = calls
-        .par_iter()
-        .map(|c| Call {
-            caller: c.caller,
-            block: c.block,
-            at: of.get(&c.caller).map_or(c.at, |counted| {
-                instruction_at::<I>(program, counted, c.block, c.at)
-            }),
-            callee: c.callee,
-            count: c.count,
-            indirect: indirect.contains(&c.at),
-        })
-        .collect();
+    let mut out: Vec<Call> = postlink_parallel::map(calls, |c| Call {
+        caller: c.caller,
+        block: c.block,
+        at: of.get(&c.caller).map_or(c.at, |counted| {
+            instruction_at::<I>(program, counted, c.block, c.at)
+        }),
+        callee: c.callee,
+        count: c.count,
+        indirect: indirect.contains(&c.at),
+    });
     out.par_sort_unstable_by_key(|c| (c.caller, c.at, c.callee));
     out
 }

@@ -2,7 +2,6 @@
 
 use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, Machine, with_isa};
-use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::analyse::{Analysed, FunctionCounters, Scratch, count_pins, prepare};
@@ -126,9 +125,10 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let nonlocal_exits = NonlocalExits::new(&program);
     phases.begin("functions");
     phases::expect(program.functions.len());
-    let shares: Vec<(FunctionCounters, [usize; 6])> = (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
+    let shares: Vec<(FunctionCounters, [usize; 6])> = postlink_parallel::map_range_with(
+        program.functions.len(),
+        Scratch::default,
+        |scratch, f| {
             phases::did();
             let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
             let numbers = a.as_ref().map_or([0; 6], |a| {
@@ -143,8 +143,8 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
                 [blocks, led, to_old, proved, guarded, tail_calls]
             });
             (FunctionCounters::of(&program, f, &a), numbers)
-        })
-        .collect();
+        },
+    );
     let sum = |k: usize| shares.iter().map(|s| s.1[k]).sum::<usize>();
     let (blocks, led) = (sum(0) as u64, sum(1));
     let falls_back = (shares.iter().filter(|s| s.1[2] > 0).count(), sum(2));

@@ -30,7 +30,6 @@ use postlink_elf::bat::{Bat, Entry};
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_isa::{Isa, with_isa};
 use postlink_layout::ext_tsp;
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -120,11 +119,9 @@ fn judge_with<I: Isa>(
         .map(Output::read)
         .collect::<Result<Vec<_>, _>>()?;
     let names = nth_names(elf);
-    let all: Vec<Result<Judged, LeftOut>> = attached
-        .counted
-        .into_par_iter()
-        .map(|c| judge_function::<I>(&program, &names, c, &outputs))
-        .collect();
+    let all: Vec<Result<Judged, LeftOut>> = postlink_parallel::map_owned(attached.counted, |c| {
+        judge_function::<I>(&program, &names, c, &outputs)
+    });
     let mut judgement = Judgement {
         worth: vec![Worth::default(); outputs.len() + 1],
         moved: outputs.iter().map(|o| o.tables.len()).collect(),

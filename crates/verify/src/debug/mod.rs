@@ -50,7 +50,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
-use rayon::prelude::*;
 
 use crate::progress;
 
@@ -200,13 +199,10 @@ pub fn check_split<'d>(
         }
     }
     progress::expect(units.len());
-    let parts: Vec<DebugReport> = units
-        .par_iter()
-        .map(|pair| {
-            progress::did();
-            frame::unit(&both, *pair)
-        })
-        .collect();
+    let parts: Vec<DebugReport> = postlink_parallel::map(&units, |pair| {
+        progress::did();
+        frame::unit(&both, *pair)
+    });
     parts.into_iter().for_each(|part| report.add(part));
     report.add(split::compare(&both, &units));
     if !report.stale.is_empty() {
@@ -219,14 +215,10 @@ pub fn check_split<'d>(
         .filter(|at| !report.stale.contains(&(INFO, *at)))
         .collect();
     progress::expect(both.programs.len());
-    let parts: Vec<DebugReport> = both
-        .programs
-        .par_iter()
-        .map(|pair| {
-            progress::did();
-            lines::program(&both, *pair)
-        })
-        .collect();
+    let parts: Vec<DebugReport> = postlink_parallel::map(&both.programs, |pair| {
+        progress::did();
+        lines::program(&both, *pair)
+    });
     parts.into_iter().for_each(|part| report.add(part));
     if let Err(what) = scopes::aranges(old(".debug_aranges"), new(".debug_aranges"), map, &updated)
     {

@@ -5,8 +5,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::map::{CodeMap, CodeMapParts, EntryBlock, MovedRun};
 use super::moves::Claimed;
 use super::{DebugReport, moves, probes};
@@ -81,9 +79,9 @@ fn sections<'d>(elf: &Elf<'d>) -> impl Iterator<Item = elf::Section<'d>> {
 fn load<'d>(elf: &Elf<'d>, which: &str) -> Result<Sections<'d>, String> {
     let mut out = Sections::new();
     let all: Vec<elf::Section<'d>> = sections(elf).collect();
-    let unpacked: Vec<Cow<'d, [u8]>> = all
-        .par_iter()
-        .map(|s| elf.unpacked_section_data(s))
+    let unpacked = postlink_parallel::map(&all, |s| elf.unpacked_section_data(s));
+    let unpacked: Vec<Cow<'d, [u8]>> = unpacked
+        .into_iter()
         .collect::<Result<_, String>>()
         .map_err(|what| format!("debug information of the {which}: {what}"))?;
     for (s, data) in all.iter().zip(unpacked) {
@@ -267,11 +265,10 @@ fn parts<A: Arch>(
             run.old.0
         ));
     }
-    let runs: Vec<Vec<MovedRun>> = walked
-        .par_iter()
-        .enumerate()
-        .map(|(id, w)| moves::compare::<A>(cx, id as FuncId, &claimed.runs, w))
-        .collect::<Result<_, String>>()?;
+    let runs = postlink_parallel::map_range(walked.len(), |id| {
+        moves::compare::<A>(cx, id as FuncId, &claimed.runs, &walked[id])
+    });
+    let runs: Vec<Vec<MovedRun>> = runs.into_iter().collect::<Result<_, String>>()?;
     let range = |r: &crate::files::claim::Range| r.start..r.end;
     let mut entry_jumps = Vec::new();
     // What describes a function that was folded into another goes on describing its old code.

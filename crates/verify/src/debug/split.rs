@@ -18,7 +18,6 @@ use gimli::{
     Dwarf, DwarfFileType, DwarfPackage, EndianSlice, IndexSectionId, LittleEndian, Section,
     SectionId, UnitHeader, UnitIndex, UnitType,
 };
-use rayon::prelude::*;
 
 use super::frame::{Pair, Units, entries};
 use super::{Both, DebugReport, Slice, contributions};
@@ -325,27 +324,24 @@ pub(super) fn compare<'d>(both: &Both<'d>, pairs: &[Pair<'d>]) -> DebugReport {
     if updated.len() != skeletons.len() {
         report.fail("two skeleton units have the same id".to_owned());
     }
-    let mut parts: Vec<DebugReport> = skeletons
-        .par_iter()
-        .map(|(pair, a, b)| {
-            let mut part = DebugReport::default();
-            match (old.units.get(a), new.units.get(b)) {
-                (Some(old), Some(new)) => half(both, Some(*pair), old, new),
-                (None, _) => {
-                    part.fail(format!(
-                        "the id {a:#018x} changed of a unit whose entries were not found"
-                    ));
-                    part
-                }
-                (_, None) => {
-                    part.fail(format!(
-                        "the package has no unit with the id {b:#018x}, which a skeleton names"
-                    ));
-                    part
-                }
+    let mut parts: Vec<DebugReport> = postlink_parallel::map(&skeletons, |(pair, a, b)| {
+        let mut part = DebugReport::default();
+        match (old.units.get(a), new.units.get(b)) {
+            (Some(old), Some(new)) => half(both, Some(*pair), old, new),
+            (None, _) => {
+                part.fail(format!(
+                    "the id {a:#018x} changed of a unit whose entries were not found"
+                ));
+                part
             }
-        })
-        .collect();
+            (_, None) => {
+                part.fail(format!(
+                    "the package has no unit with the id {b:#018x}, which a skeleton names"
+                ));
+                part
+            }
+        }
+    });
     for (signature, now) in &new.types {
         parts.push(match old.types.get(signature) {
             Some(before) => half(both, None, before, now),

@@ -1,7 +1,6 @@
 //! A function has one address: pointers to it are compared, so all of them lead to the same place, in code,
 //! in copies of overwritten instructions, in data and in dynamic symbols.
 
-use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Entries, Proof, judged, unproved};
@@ -11,7 +10,7 @@ use crate::files::claim::Range;
 use crate::files::elf;
 use crate::proof::described;
 use crate::proof::visible::{Extents, Visible};
-use crate::report::{Check, Failure, FunctionReport};
+use crate::report::{Check, Failure};
 
 impl<A: Entries> Proof<'_, A> {
     /// Notes that what pointed to `from` points to `to` now.
@@ -103,13 +102,11 @@ impl<A: Entries> Proof<'_, A> {
     pub(super) fn seen(&mut self, visible: &Visible, code: &[Range]) {
         let extents = Extents::new(self.input, &self.unwind, &self.starts, code);
         let input = self.input;
-        let changed = self.pointed.par_iter().filter(|(from, to)| from != to);
-        let failed: Vec<FunctionReport> = changed
-            .filter_map(|&(from, to)| {
-                let why = extents.why_not::<A>(input, visible, from, to)?;
-                Some(unproved(from, to, Failure::new(Check::Visible, why)))
-            })
-            .collect();
+        let failed = postlink_parallel::filter_map(&self.pointed, |&(from, to)| {
+            let why = || extents.why_not::<A>(input, visible, from, to);
+            let why = (from != to).then(why)??;
+            Some(unproved(from, to, Failure::new(Check::Visible, why)))
+        });
         self.functions.extend(failed);
     }
 

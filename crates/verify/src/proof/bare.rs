@@ -27,7 +27,6 @@ use crate::files::elf::{ET_EXEC, Elf, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_
 use crate::proof::image;
 use crate::proof::visible::Extents;
 use crate::report::{Check, Failure};
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 /// Whether the linker kept relocations of code.
@@ -208,16 +207,13 @@ pub(crate) fn describing(cx: &Context<'_>, extents: &Extents<'_>, found: &mut Fi
     // No relocation says which words are pointers: whatever could be one is.
     let words = input.sections.iter().filter(with_contents).flat_map(|s| {
         let bytes = input.section_data(s);
-        let inside = |(i, word): (usize, &[u8])| {
-            let value = u64_in(word, 0)?;
+        postlink_parallel::flat_map_range(bytes.len() / 8, |i| {
+            let value = u64_in(bytes, 8 * i)?;
             let at = InputAddr::new(value);
             let id = cx.inside_of(at)?;
             let place = s.addr + 8 * i as u64;
             (!extents.begins(value) && !in_own_table(cx, id, place)).then_some((id, at))
-        };
-        let words = bytes.par_chunks_exact(8).enumerate();
-        let found: Vec<_> = words.filter_map(inside).collect();
-        found
+        })
     });
     found.inside.extend(words);
 }

@@ -18,7 +18,6 @@ use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::Elf;
 use crate::report::{Check, Failure};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
@@ -139,15 +138,13 @@ pub(crate) fn compare<A: Arch>(
             at = end;
         }
     }
-    pieces
-        .par_iter()
-        .map(|piece| compare_piece::<A>(cx, kept, *piece, relative))
-        .collect::<Vec<_>>()
-        .into_iter()
-        .fold(Findings::default(), |mut all, one| {
-            all.append(one);
-            all
-        })
+    let mut all = Findings::default();
+    for one in postlink_parallel::map(&pieces, |piece| {
+        compare_piece::<A>(cx, kept, *piece, relative)
+    }) {
+        all.append(one);
+    }
+    all
 }
 
 fn compare_piece<A: Arch>(
@@ -359,11 +356,9 @@ pub(crate) fn staying_pointers<A: Arch>(
             let stays = old.kept() == new && !cx.lies_in_itself(old);
             Some((whose.filter(|_| stays)?, old))
         };
-        let all: Vec<_> = s
-            .bytes
-            .par_chunks(24 << 12)
-            .flat_map_iter(|part| part.chunks_exact(24).filter_map(one))
-            .collect();
+        let all = postlink_parallel::flat_map_chunks(s.bytes, 24 << 12, |part| {
+            part.chunks_exact(24).filter_map(one)
+        });
         found.inside.extend(all);
     }
 }

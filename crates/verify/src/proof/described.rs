@@ -77,10 +77,9 @@ pub(crate) fn words<A: Arch>(input: &Elf<'_>) -> Vec<Word> {
     let mut words: Vec<Word> = sections
         .filter(|s| s.is_kept_relocations() && is_data(s.info))
         .flat_map(|s| {
-            let parts = input.relocation_records(s).par_chunks(24 << 12);
-            parts
-                .flat_map_iter(|part| part.chunks_exact(24).filter_map(word))
-                .collect::<Vec<_>>()
+            postlink_parallel::flat_map_chunks(input.relocation_records(s), 24 << 12, |part| {
+                part.chunks_exact(24).filter_map(word)
+            })
         })
         .collect();
     words.par_sort_unstable();

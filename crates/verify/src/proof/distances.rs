@@ -14,7 +14,6 @@ use crate::arch::Arch;
 use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::elf::SHT_SYMTAB;
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 /// Relocations of code of some types: place, type, symbol, addend.
@@ -32,14 +31,10 @@ fn relocations(cx: &Context<'_>, kinds: &[&[u32]]) -> Vec<(u64, u32, u32, u64)> 
     sections
         .filter(|s| s.is_kept_relocations() && in_code(s.info))
         .flat_map(|s| {
-            cx.input
-                .relocation_records(s)
-                .par_chunks(24 << 12)
-                .collect::<Vec<_>>()
+            postlink_parallel::flat_map_chunks(cx.input.relocation_records(s), 24 << 12, |part| {
+                part.chunks_exact(24).filter_map(wanted)
+            })
         })
-        .collect::<Vec<_>>()
-        .into_par_iter()
-        .flat_map_iter(|part| part.chunks_exact(24).filter_map(wanted))
         .collect()
 }
 

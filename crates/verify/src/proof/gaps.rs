@@ -201,6 +201,6 @@ fn roots<A: Arch>(cx: &Context<'_>, covered: &[Range]) -> Vec<u64> {
         found.extend(goes_on.then_some(r.end));
         found
     };
-    all.par_extend(covered.par_iter().flat_map_iter(of_range));
+    all.extend(postlink_parallel::flat_map(covered, of_range));
     all
 }

@@ -33,7 +33,6 @@ use crate::files::lsda::Lsda;
 use crate::proof::bare::may_hold_number;
 use crate::proof::image;
 use crate::report::{Check, Failure};
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 /// Bytes of a page that one instruction forms.
@@ -54,8 +53,9 @@ pub(crate) fn search<A: Arch>(cx: &Context<'_>) -> Found {
     for range in &cx.code {
         all.join(search.wide_branches::<A>(*range));
     }
-    let of_code = covered.par_iter().map(|r| search.decoded::<A>(*r));
-    all.join(of_code.reduce(Found::default, Found::joined));
+    all.join_all(postlink_parallel::map(&covered, |r| {
+        search.decoded::<A>(*r)
+    }));
     for range in uncovered(cx, &covered) {
         all.join(search.undecoded::<A>(range));
     }
@@ -63,9 +63,9 @@ pub(crate) fn search<A: Arch>(cx: &Context<'_>) -> Found {
     if cx.fixed() {
         all.join(search.words());
     }
-    let ids: Vec<FuncId> = (0..cx.functions.len() as FuncId).collect();
-    let own = ids.into_par_iter().map(|id| search.own_tables::<A>(id));
-    all.join(own.reduce(Found::default, Found::joined));
+    all.join_all(postlink_parallel::map_range(cx.functions.len(), |id| {
+        search.own_tables::<A>(id as FuncId)
+    }));
     all
 }
 
@@ -122,9 +122,8 @@ impl Found {
         }
     }
 
-    fn joined(mut self, other: Found) -> Found {
-        self.join(other);
-        self
+    fn join_all(&mut self, parts: Vec<Found>) {
+        parts.into_iter().for_each(|part| self.join(part));
     }
 }
 
@@ -223,8 +222,9 @@ impl Search<'_, '_> {
             });
             found
         };
-        let parts = starts.par_iter().map(part);
-        parts.reduce(Found::default, Found::joined)
+        let mut all = Found::default();
+        all.join_all(postlink_parallel::map(&starts, part));
+        all
     }
 
     fn decoded<A: Arch>(&self, range: Range) -> Found {

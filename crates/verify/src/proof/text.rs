@@ -20,7 +20,6 @@ use crate::files::unwind::Table;
 use crate::proof::data::{KeptRelocs, explain, may_be_pointer};
 use crate::proof::staying::Piece;
 use crate::report::{Check, Failure};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 /// Where decoding may start: ascending, within `code`.
@@ -272,7 +271,8 @@ pub(crate) fn sweep<A: Arch>(
             Swept { found, consulted }
         })
     };
-    pieces.par_iter().zip(&ends).zip(known).map(one).collect()
+    let work: Vec<_> = pieces.iter().zip(&ends).zip(known).collect();
+    postlink_parallel::map_owned(work, one)
 }
 
 /// Words of literal pools that are pointers as they were. (Where instructions hold no absolute addresses,

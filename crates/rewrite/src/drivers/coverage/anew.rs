@@ -25,7 +25,6 @@ use postlink_elf::write::{NewKind, Writer};
 use postlink_isa::coverage::{CallPlace, Covers};
 use postlink_isa::{Code, Flow, Isa, RegSet};
 use postlink_mip::{self as mip, Block, InferredBlock, MovedCaller, Profile};
-use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 use super::runtime::{counter_size, put_runtime, slow_size};
@@ -221,22 +220,19 @@ fn make_all<'d, I: Covers>(
     near: bool,
 ) -> Vec<Result<Made, Pin>> {
     phases::expect(program.functions.len());
-    (0..program.functions.len())
-        .into_par_iter()
-        .map_init(Scratch::default, |scratch, f| {
-            phases::did();
-            let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch)?;
-            if let Some(functions) = &options.functions
-                && !functions.is_match(program.name(f).as_bytes())
-            {
-                return Err(Pin::Excluded);
-            }
-            if options.keep.contains(&program.start(f)) {
-                return Err(Pin::NotProved);
-            }
-            make::<I>(program, f, &analysed, options.mode, near)
-        })
-        .collect()
+    postlink_parallel::map_range_with(program.functions.len(), Scratch::default, |scratch, f| {
+        phases::did();
+        let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch)?;
+        if let Some(functions) = &options.functions
+            && !functions.is_match(program.name(f).as_bytes())
+        {
+            return Err(Pin::Excluded);
+        }
+        if options.keep.contains(&program.start(f)) {
+            return Err(Pin::NotProved);
+        }
+        make::<I>(program, f, &analysed, options.mode, near)
+    })
 }
 
 /// A function with its counters.

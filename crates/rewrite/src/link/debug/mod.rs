@@ -29,7 +29,6 @@ use postlink_elf::raw;
 use postlink_elf::write::{InSection, NewBytes, NewKind, NewSymbol, Replacement, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Flow, Isa};
-use rayon::prelude::*;
 use serde::Serialize;
 
 use super::place::Placement;
@@ -142,18 +141,16 @@ impl Placement {
             executable: executable(program.elf),
             ..MapParts::default()
         };
-        let runs: Vec<Vec<Run>> = ready
-            .par_iter()
-            .enumerate()
-            .filter(|(_, r)| !r.taken_back)
-            .map(|(i, r)| {
-                let mut runs = Vec::new();
-                for (fragment, base) in r.code.fragments.iter().zip(self.fragments[i]) {
-                    runs_of(&fragment.spans, base.get(), &mut runs);
-                }
-                runs
-            })
-            .collect();
+        let runs: Vec<Vec<Run>> = postlink_parallel::map_range(ready.len(), |i| {
+            let (r, mut runs) = (&ready[i], Vec::new());
+            if r.taken_back {
+                return runs;
+            }
+            for (fragment, base) in r.code.fragments.iter().zip(self.fragments[i]) {
+                runs_of(&fragment.spans, base.get(), &mut runs);
+            }
+            runs
+        });
         parts.runs = runs.concat();
         for (i, r) in moving(ready) {
             let function = &program.functions[r.function as usize];

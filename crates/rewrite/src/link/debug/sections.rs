@@ -16,7 +16,6 @@ use postlink_elf::compressed::{self, Packing, Unpacked};
 use postlink_elf::debug_file::Contents;
 use postlink_elf::elf::Elf;
 use postlink_elf::write::Edits;
-use rayon::prelude::*;
 use serde::Serialize;
 
 use super::DebugReport;
@@ -112,10 +111,11 @@ pub(super) type ByName<'d> = BTreeMap<String, (usize, Unpacked<'d>)>;
 /// Unpacks all sections with debug information.
 pub(super) fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
     let all: Vec<usize> = of(elf).collect();
-    let unpacked: Vec<Unpacked<'d>> = all
-        .par_iter()
-        .map(|i| compressed::unpack(&elf.sections[*i], elf.section_data(&elf.sections[*i])))
-        .collect::<Result<_, _>>()?;
+    let unpacked = postlink_parallel::map(&all, |i| {
+        let section = &elf.sections[*i];
+        compressed::unpack(section, elf.section_data(section))
+    });
+    let unpacked: Vec<Unpacked<'d>> = unpacked.into_iter().collect::<Result<_, _>>()?;
     let mut by_name = ByName::new();
     for (index, contents) in all.into_iter().zip(unpacked) {
         let name = elf.sections[index].name;
@@ -212,7 +212,7 @@ fn pack(
         }
     }
     work.extend(changed.into_iter().map(|(name, bytes)| (name, None, bytes)));
-    let packed = work.into_par_iter().map(|(name, of, new)| {
+    let packed = postlink_parallel::map_owned(work, |(name, of, new)| {
         let (bytes, edits) = match new {
             New::Whole(bytes) => (bytes, None),
             New::Edits(edits) => (Vec::new(), Some(edits)),
@@ -253,7 +253,7 @@ fn pack(
             renamed,
         })
     });
-    packed.collect()
+    packed.into_iter().collect()
 }
 
 #[cfg(test)]
