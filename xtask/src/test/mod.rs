@@ -21,6 +21,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
+use crate::lint;
 use crate::packages::{self, Need};
 
 mod queue;
@@ -457,7 +458,11 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
         let installing = scope.spawn(|| packages::install(packages::FOR_TESTS, install));
         // Examples have no tests: that they compile is lint's business. Without this choice cargo would build them
         // all.
-        let jobs = queue::programs(&["--lib", "--bins", "--tests"], &arguments);
+        let mut targets = vec!["--lib", "--bins", "--tests"];
+        if lint::by_driver() {
+            targets.push("--examples");
+        }
+        let jobs = queue::programs(&targets, &arguments);
         (installing.join().expect("it does not panic"), jobs)
     });
     let mut jobs = jobs?;

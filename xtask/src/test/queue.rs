@@ -84,6 +84,8 @@ fn job(message: &str, arguments: &[&str]) -> Option<Job> {
         .current_dir(folder)
         // As cargo sets it; what is inherited is that of this program.
         .env("CARGO_MANIFEST_DIR", folder);
+    // Packages that tests compile are not ours to lint.
+    crate::lint::without_driver(&mut command);
     Some(Job {
         name: format!("{unit}{} ({})", source.display(), executable.display()),
         names_itself: false,

@@ -32,7 +32,7 @@ Examples:
   postlink demo --runs 100 --keep /tmp/demo")]
 pub struct Demo {
     /// Pairs of runs that the comparison rests on
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(i64::from(FEWEST_PAIRS)..))]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(i64::from(FEWEST_PAIRS)..))]
     pub runs: u32,
     /// Keep all files in this directory
     #[arg(long, value_name = "DIR")]
