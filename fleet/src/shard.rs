@@ -25,7 +25,7 @@ use datafusion::parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMeta
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use datafusion::parquet::schema::types::ColumnPath;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::ObjectStoreExt;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use rayon::prelude::*;
 use url::Url;
 use xxhash_rust::xxh3::Xxh3;
@@ -43,6 +43,8 @@ const ROW_GROUP: usize = 1 << 17;
 pub const ID_DIGITS: usize = 32;
 /// Bytes of an object that is read by one request: all of most shards.
 const SMALL_OBJECT: u64 = 8 << 20;
+/// Bytes at the end of an object that have the footer of most shards.
+const TAIL: u64 = 64 << 10;
 /// Objects that are read at once, since a store takes long to begin an answer.
 const OBJECTS_AT_ONCE: usize = 32;
 
@@ -523,15 +525,28 @@ fn names_in(path: &Path) -> Result<Vec<String>> {
     names_by(&name, &footer(&name, &mut file, size)?)
 }
 
+/// By one request, if the footer is no longer than most.
 async fn names_of(url: &Url) -> Result<Vec<String>> {
     let failed = || format!("{url}: cannot read");
     let (store, key) = store::find(url)?;
-    let size = store.head(&key).await.with_context(failed)?.size;
-    let tail = store.get_range(&key, size.saturating_sub(8)..size).await;
-    let length = footer_length(url, &tail.with_context(failed)?, size)?;
+    let options = GetOptions {
+        range: Some(GetRange::Suffix(TAIL)),
+        ..GetOptions::default()
+    };
+    let answer = store.get_opts(&key, options).await.with_context(failed)?;
+    let size = answer.meta.size;
+    let bytes = answer.bytes().await.with_context(failed)?;
+    let (before, tail) = bytes.split_at(bytes.len().saturating_sub(8));
+    let length = footer_length(url, tail, size)?;
     let at = size - 8 - length;
-    let bytes = store.get_range(&key, at..size - 8).await;
-    names_by(url, &decode(url, &bytes.with_context(failed)?, at)?)
+    let footer = match before.len().checked_sub(length as usize) {
+        Some(from) => decode(url, before.get(from..).unwrap_or_default(), at)?,
+        None => {
+            let bytes = store.get_range(&key, at..size - 8).await;
+            decode(url, &bytes.with_context(failed)?, at)?
+        }
+    };
+    names_by(url, &footer)
 }
 
 fn names_by(name: &dyn Display, footer: &ParquetMetaData) -> Result<Vec<String>> {

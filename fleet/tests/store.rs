@@ -223,6 +223,29 @@ fn a_damaged_object_is_named_and_left_out_only_if_asked() {
     assert!(message.contains("s3://other/x: cannot list"), "{message}");
 }
 
+/// The ids of so many shards are in its footer that the end of the object that is read first has not all of it.
+#[test]
+fn a_shard_that_is_in_a_merged_one_with_a_long_footer_is_not_added_again() {
+    let folder = Folder::new();
+    four(&folder);
+    let Some(store) = Store::new() else { return };
+    let added = name_of(&folder.shards("shards")[0]);
+    let (id, _) = added.split_once('.').unwrap();
+    let mut ids: Vec<String> = (0..4000).map(|n: u32| format!("{n:032x}")).collect();
+    ids.push(id.to_owned());
+    let (rows, labels) = (Rows::default(), Labels::default());
+    let mut writer = Writer::new(&folder.path("merged")).unwrap();
+    writer
+        .write(&rows.batch(&rows.rows, &labels).unwrap())
+        .unwrap();
+    let path = writer.finish(&"0".repeat(32), &ids, (0, 0)).unwrap();
+    let name = format!("fleet/merged/{}", name_of(&path));
+    store.put(&name, &std::fs::read(&path).unwrap());
+    let said = add(&store, &folder, "s3://fleet/merged");
+    assert!(said.contains("3 shards added"), "{said}");
+    assert!(said.contains("1 were there already"), "{said}");
+}
+
 /// What is larger than one request is uploaded in parts, and its hash is found as it comes.
 #[test]
 fn a_large_object_goes_up_in_parts_and_is_checked_as_it_comes() {
