@@ -86,7 +86,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let wishes = Wishes::parse(arguments)?;
     let mut of_fleet = vec!["--manifest-path", "fleet/Cargo.toml"];
     if !wishes.executors.is_empty() {
-        of_fleet.extend(["--features", "cluster"]);
+        of_fleet.extend(["--features", "cluster,s3"]);
     }
     let (fleet, postlink) = (
         build(&wishes.cargo_profile, &of_fleet)?.join("postlink-fleet"),
