@@ -1,13 +1,19 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::engine::Limits;
+use crate::place::Place;
 use crate::schema::parse_day;
+
+/// The port of a scheduler where none is named, that of Ballista.
+pub const SCHEDULER_PORT: u16 = 50050;
 
 /// Collects, merges and queries the profiles of a fleet
 ///
@@ -29,6 +35,7 @@ Examples:
   postlink fleet profile shards --build-id 1f2e… -o app.plprof
   postlink fleet query \"SELECT file, sum(count) FROM counts GROUP BY file\" shards
   postlink fleet merge shards -o merged
+  postlink fleet merge s3://fleet/shards -o s3://fleet/merged --cluster df://10.0.0.1:50050
 
 Exit codes: 0 done; 1 error, or not enough (quality); 2 wrong command line.")]
 pub struct Cli {
@@ -50,6 +57,8 @@ pub enum Command {
     Stale(Stale),
     Expire(Expire),
     Check(Check),
+    #[command(subcommand)]
+    Cluster(Server),
 }
 
 /// Turn profiles into shards
@@ -69,9 +78,9 @@ pub struct Add {
     /// The build-id of what says none (fdata, pre-aggregated) where no binary is given
     #[arg(long, value_name = "ID")]
     pub build_id: Option<String>,
-    /// The folder of shards
-    #[arg(long, short, value_name = "FOLDER")]
-    pub output: PathBuf,
+    /// The folder of shards, or s3://BUCKET/PREFIX
+    #[arg(long, short, value_name = "FOLDER", value_parser = place())]
+    pub output: Place,
     /// The day of the profiles (2026-11-23) [default: that of each file's last change, UTC]
     #[arg(long, value_name = "DAY", value_parser = day)]
     pub day: Option<i32>,
@@ -104,14 +113,32 @@ pub struct Add {
 /// The shards that are read, and with how much.
 #[derive(Args, Debug)]
 pub struct Source {
-    /// Shards, and folders of them
-    #[arg(value_name = "SHARDS", required = true)]
-    pub shards: Vec<PathBuf>,
+    /// Shards, and folders of them; s3://BUCKET/PREFIX
+    #[arg(value_name = "SHARDS", required = true, value_parser = place())]
+    pub shards: Vec<Place>,
     /// Go on without damaged shards, and say which
     #[arg(long)]
     pub skip_damaged: bool,
     #[command(flatten)]
     pub using: Using,
+    /// Let a cluster do it: the URL of its scheduler, df://HOST:PORT
+    ///
+    /// Its executors read the shards, so these must have the same paths on all machines, or be objects. --threads is
+    /// then the number of parts that the plan is cut into (16), and --memory that of each executor counts.
+    #[arg(long, value_name = "URL")]
+    pub cluster: Option<String>,
+}
+
+impl Source {
+    /// The same for the engine.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            memory: self.using.memory,
+            temporary: self.using.temporary.clone(),
+            threads: self.using.threads.map(usize::from),
+            cluster: self.cluster.clone(),
+        }
+    }
 }
 
 /// What an engine may use.
@@ -126,17 +153,6 @@ pub struct Using {
     /// Number of threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-}
-
-impl Using {
-    /// The same for the engine.
-    pub fn limits(&self) -> Limits {
-        Limits {
-            memory: self.memory,
-            temporary: self.temporary.clone(),
-            threads: self.threads.map(usize::from),
-        }
-    }
 }
 
 /// Which rows are wanted.
@@ -189,9 +205,9 @@ impl Filter {
 pub struct Merge {
     #[command(flatten)]
     pub source: Source,
-    /// The folder of the merged shard
-    #[arg(long, short, value_name = "FOLDER")]
-    pub output: PathBuf,
+    /// The folder of the merged shard, or s3://BUCKET/PREFIX
+    #[arg(long, short, value_name = "FOLDER", value_parser = place())]
+    pub output: Place,
     /// Remove the shards that were added up, when the merged one is written
     #[arg(long)]
     pub replace: bool,
@@ -282,9 +298,9 @@ pub struct Stale {
     /// The new build
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// The folder of the new shard
-    #[arg(long, short, value_name = "FOLDER")]
-    pub output: PathBuf,
+    /// The folder of the new shard, or s3://BUCKET/PREFIX
+    #[arg(long, short, value_name = "FOLDER", value_parser = place())]
+    pub output: Place,
     #[command(flatten)]
     pub filter: Filter,
 }
@@ -307,9 +323,56 @@ pub struct Expire {
 /// Check shards, and say which are used and which are repeated
 #[derive(Args, Debug)]
 pub struct Check {
-    /// Shards, and folders of them
-    #[arg(value_name = "SHARDS", required = true)]
-    pub shards: Vec<PathBuf>,
+    /// Shards, and folders of them; s3://BUCKET/PREFIX
+    #[arg(value_name = "SHARDS", required = true, value_parser = place())]
+    pub shards: Vec<Place>,
+}
+
+/// Be a part of a cluster, on which other commands run with --cluster
+///
+/// One scheduler, and executors on as many machines as you like. Neither asks who talks to it: whoever reaches their
+/// ports can read every file that they can. So they listen at this machine alone unless --bind says otherwise.
+#[derive(Debug, Subcommand)]
+pub enum Server {
+    Scheduler(Scheduler),
+    Executor(Executor),
+}
+
+/// Distribute the tasks of plans among executors
+#[derive(Args, Debug)]
+pub struct Scheduler {
+    /// The address to listen at; 0.0.0.0 for all of this machine
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub bind: IpAddr,
+    /// The port; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = SCHEDULER_PORT)]
+    pub port: u16,
+    /// Seconds of silence after which an executor is lost, and its tasks run elsewhere
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(8..))]
+    pub executor_timeout: u64,
+}
+
+/// Run tasks
+#[derive(Args, Debug)]
+pub struct Executor {
+    /// The scheduler
+    #[arg(long, value_name = "URL", default_value = "df://127.0.0.1:50050")]
+    pub scheduler: String,
+    /// The address to listen at for other executors and for who asks; 0.0.0.0 for all of this machine
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub bind: IpAddr,
+    /// The port; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+    /// The name or address under which others reach it [default: that of --bind, or what the scheduler sees]
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    #[command(flatten)]
+    pub using: Using,
+}
+
+fn place() -> impl TypedValueParser<Value = Place> {
+    OsStringValueParser::new().try_map(Place::parse)
 }
 
 fn day(text: &str) -> Result<i32, String> {
@@ -347,6 +410,8 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        // A plan is taken apart and put together by functions that call themselves.
+        .thread_stack_size(16 << 20)
         .build()
         .map_err(|error| anyhow!("cannot start threads: {error}"))?;
     runtime.block_on(crate::commands::run(cli.command, cli.quiet))

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
@@ -13,9 +13,11 @@ use futures::StreamExt;
 use postlink_profile::Weighted;
 
 use crate::cli::{
-    Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Source, Stale,
+    Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Server, Source, Stale,
 };
+use crate::cluster;
 use crate::engine::Engine;
+use crate::place::{Output, Place};
 use crate::progress::Progress;
 use crate::quality;
 use crate::rows::{self, Binary};
@@ -33,14 +35,15 @@ pub async fn run(command: Command, quiet: bool) -> Result<ExitCode> {
         progress: Progress::new(name(&command), quiet),
     };
     let done = match command {
-        Command::Add(command) => add(command, &say),
+        Command::Add(command) => add(command, &say).await,
         Command::Merge(command) => merge_shards(command, &say).await,
         Command::Profile(command) => write_profile(command, &say).await,
         Command::Query(command) => query(command, &say).await,
         Command::Quality(command) => judge(command, &say).await,
         Command::Stale(command) => carry(command, &say).await,
         Command::Expire(command) => expire(command, &say).await,
-        Command::Check(command) => check(&command, &say),
+        Command::Check(command) => check(&command, &say).await,
+        Command::Cluster(server) => serve(server, &say).await,
     };
     say.progress.end();
     done
@@ -56,6 +59,7 @@ fn name(command: &Command) -> &'static str {
         Command::Stale(_) => "stale",
         Command::Expire(_) => "expire",
         Command::Check(_) => "check",
+        Command::Cluster(_) => "cluster",
     }
 }
 
@@ -89,15 +93,25 @@ fn file_day(path: &Path) -> Result<i32> {
     i32::try_from(days).with_context(|| format!("{}: changed on day {days}", path.display()))
 }
 
-fn add(command: Add, say: &Say) -> Result<ExitCode> {
+async fn serve(server: Server, say: &Say) -> Result<ExitCode> {
+    say.progress.end();
+    match server {
+        Server::Scheduler(command) => cluster::scheduler(command).await?,
+        Server::Executor(command) => cluster::executor(command).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn add(command: Add, say: &Say) -> Result<ExitCode> {
     let binaries = command.binary.iter().map(|path| Binary::open(path));
     let binaries = binaries.collect::<Result<Vec<_>>>()?;
     // Only footers are looked at: adding must not cost the reading of all that was added before.
     let mut known = if command.output.exists() {
-        HashSet::from_iter(Inventory::names(&command.output)?)
+        HashSet::from_iter(Inventory::names(&command.output).await?)
     } else {
         HashSet::new()
     };
+    let output = Output::new(&command.output)?;
     let (mut added, mut rows_added, mut repeated) = (0u64, 0u64, 0u64);
     say.progress
         .begin("profiles", command.profiles.len() as u64);
@@ -140,17 +154,16 @@ fn add(command: Add, say: &Say) -> Result<ExitCode> {
             repeated += 1;
             continue;
         }
-        let path = write_shard(&command.output, &read.rows, &labels, &id)?;
+        let place = write_shard(&output, &read.rows, &labels, &id).await?;
         say.info(&format!(
-            "{}: {} rows of {} files in {}",
+            "{}: {} rows of {} files in {place}",
             input.path.display(),
             read.rows.rows.len(),
             read.rows
                 .files
                 .iter()
                 .filter(|file| !file.0.is_empty())
-                .count(),
-            path.display()
+                .count()
         ));
         added += 1;
         rows_added += read.rows.rows.len() as u64;
@@ -161,21 +174,22 @@ fn add(command: Add, say: &Say) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_shard(
-    folder: &Path,
+async fn write_shard(
+    output: &Output,
     rows: &crate::schema::Rows,
     labels: &Labels,
     id: &str,
-) -> Result<PathBuf> {
-    let mut writer = Writer::new(folder)?;
+) -> Result<Place> {
+    let mut writer = Writer::new(output.folder())?;
     for some in rows.rows.chunks(BATCH) {
         writer.write(&rows.batch(some, labels)?)?;
     }
-    writer.finish(id, &[id.to_owned()], (labels.day, labels.day))
+    let path = writer.finish(id, &[id.to_owned()], (labels.day, labels.day))?;
+    output.deliver(path).await
 }
 
-fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
-    let inventory = Inventory::read(&source.shards, source.skip_damaged, &say.progress)?;
+async fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
+    let inventory = Inventory::read(&source.shards, source.skip_damaged, &say.progress).await?;
     for (_, what) in &inventory.damaged {
         say.warn(&format!("left out: {what}"));
     }
@@ -195,32 +209,33 @@ fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
 }
 
 async fn merge_shards(command: Merge, say: &Say) -> Result<ExitCode> {
-    let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
-    let merged = merge::merge(&engine, &inventory, "", &command.output).await?;
+    let inventory = inventory(&command.source, say).await?;
+    let engine = Engine::new(&inventory, &command.source.limits(), &say.progress).await?;
+    let output = Output::new(&command.output)?;
+    let merged = merge::merge(&engine, &inventory, "", output.folder()).await?;
     let (merged, spilled) = merged.context("the shards have no rows")?;
     if spilled > 0 {
         say.info(&format!("{spilled} bytes went to temporary files and back"));
     }
     let shard = crate::shard::open(&merged)?;
+    let merged = output.deliver(merged).await?;
     let rows: u64 = inventory.used.iter().map(|shard| shard.rows).sum();
     say.info(&format!(
-        "{}: {} rows of {rows}, {} shards",
-        merged.display(),
+        "{merged}: {} rows of {rows}, {} shards",
         shard.rows,
         shard.ids.len()
     ));
     if command.replace {
-        let merged = merged.canonicalize()?;
-        let removed = merge::remove(&inventory, &merged)?;
+        let merged = merged.canonical()?;
+        let removed = merge::remove(&inventory, &merged).await?;
         say.info(&format!("{removed} files removed"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn write_profile(command: Profile, say: &Say) -> Result<ExitCode> {
-    let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
+    let inventory = inventory(&command.source, say).await?;
+    let engine = Engine::new(&inventory, &command.source.limits(), &say.progress).await?;
     let wanted = profile::Wanted {
         build_id: command.build_id,
         map: command.map,
@@ -237,8 +252,8 @@ async fn write_profile(command: Profile, say: &Say) -> Result<ExitCode> {
 }
 
 async fn query(command: Query, say: &Say) -> Result<ExitCode> {
-    let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
+    let inventory = inventory(&command.source, say).await?;
+    let engine = Engine::new(&inventory, &command.source.limits(), &say.progress).await?;
     let mut stream = engine.stream(&command.sql).await?.stream;
     let stdout = std::io::stdout().lock();
     let mut out = std::io::BufWriter::new(stdout);
@@ -266,8 +281,8 @@ async fn query(command: Query, say: &Say) -> Result<ExitCode> {
 }
 
 async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
-    let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
+    let inventory = inventory(&command.source, say).await?;
+    let engine = Engine::new(&inventory, &command.source.limits(), &say.progress).await?;
     let thresholds = quality::Thresholds {
         branches: command.min_branches,
         samples: command.min_samples,
@@ -292,8 +307,8 @@ async fn judge(command: Quality, say: &Say) -> Result<ExitCode> {
 }
 
 async fn carry(command: Stale, say: &Say) -> Result<ExitCode> {
-    let inventory = inventory(&command.source, say)?;
-    let engine = Engine::new(&inventory, &command.source.using.limits(), &say.progress).await?;
+    let inventory = inventory(&command.source, say).await?;
+    let engine = Engine::new(&inventory, &command.source.limits(), &say.progress).await?;
     let (old, new) = (Binary::open(&command.from)?, Binary::open(&command.to)?);
     let conditions = command.filter.conditions();
     let (mut carried, map) = stale::carry(&engine, &old, &new, &conditions).await?;
@@ -319,11 +334,11 @@ async fn carry(command: Stale, say: &Say) -> Result<ExitCode> {
         ..Labels::default()
     };
     let id = carried.rows.finish(&labels, &old.identity()?.to_string());
-    let path = write_shard(&command.output, &carried.rows, &labels, &id)?;
+    let output = Output::new(&command.output)?;
+    let place = write_shard(&output, &carried.rows, &labels, &id).await?;
     let percent = carried.kept as f64 * 100.0 / (carried.kept + carried.lost).max(1) as f64;
     say.info(&format!(
-        "{}: {} rows, {percent:.1} % of the counts; {} of {} functions are the same{counters}",
-        path.display(),
+        "{place}: {} rows, {percent:.1} % of the counts; {} of {} functions are the same{counters}",
         carried.rows.rows.len(),
         map.found(),
         map.functions
@@ -332,43 +347,43 @@ async fn carry(command: Stale, say: &Say) -> Result<ExitCode> {
 }
 
 async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
-    let inventory = inventory(&command.source, say)?;
+    let inventory = inventory(&command.source, say).await?;
     let (mut removed, mut written) = (0u64, 0u64);
     let before = command.before;
     let old = |shard: &&Shard| shard.days.is_some_and(|days| days.0 < before);
     for shard in inventory.used.iter().filter(old) {
         let only_old = shard.days.is_some_and(|days| days.1 < before);
-        let path = shard.path.display();
+        let place = &shard.place;
         if command.dry_run {
             let what = if only_old { "remove" } else { "write again" };
-            say.info(&format!("would {what} {path}"));
+            say.info(&format!("would {what} {place}"));
         } else if !only_old {
             let one = Inventory {
                 used: vec![shard.clone()],
                 ..Inventory::default()
             };
-            let engine = Engine::new(&one, &command.source.using.limits(), &say.progress).await?;
+            let engine = Engine::new(&one, &command.source.limits(), &say.progress).await?;
             let filter = format!("WHERE day >= DATE '{}'", day_text(before));
-            let folder = shard.path.parent().unwrap_or(Path::new("."));
-            let kept = merge::merge(&engine, &one, &filter, folder).await?;
-            if kept.is_none_or(|(kept, _)| kept != shard.path) {
-                remove(&shard.path)?;
+            let output = Output::new(&shard.place.parent())?;
+            let kept = match merge::merge(&engine, &one, &filter, output.folder()).await? {
+                Some((kept, _)) => Some(output.deliver(kept).await?),
+                None => None,
+            };
+            if kept.is_none_or(|kept| kept != shard.place) {
+                shard.place.remove().await?;
             }
         } else {
-            remove(&shard.path)?;
+            shard.place.remove().await?;
         }
         removed += u64::from(only_old);
         written += u64::from(!only_old);
     }
     // What is in one of them as well would come back to life.
-    for path in inventory.repeated.iter().filter(|_| removed + written > 0) {
+    for place in inventory.repeated.iter().filter(|_| removed + written > 0) {
         if command.dry_run {
-            say.info(&format!(
-                "would remove {}, which is in others",
-                path.display()
-            ))
+            say.info(&format!("would remove {place}, which is in others"));
         } else {
-            remove(path)?
+            place.remove().await?;
         }
     }
     let would = if command.dry_run { "would be " } else { "" };
@@ -379,18 +394,14 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn remove(path: &Path) -> Result<()> {
-    std::fs::remove_file(path).with_context(|| format!("{}: cannot remove", path.display()))
-}
-
-fn check(command: &Check, say: &Say) -> Result<ExitCode> {
-    let inventory = Inventory::read(&command.shards, true, &say.progress)?;
+async fn check(command: &Check, say: &Say) -> Result<ExitCode> {
+    let inventory = Inventory::read(&command.shards, true, &say.progress).await?;
     say.progress.end();
     for (_, what) in &inventory.damaged {
         println!("damaged: {what}");
     }
-    for path in &inventory.repeated {
-        println!("repeated: {}", path.display());
+    for place in &inventory.repeated {
+        println!("repeated: {place}");
     }
     let (rows, bytes) = inventory.used.iter().fold((0u64, 0u64), |sum, shard| {
         (sum.0 + shard.rows, sum.1 + shard.bytes)

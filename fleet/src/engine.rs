@@ -1,37 +1,36 @@
-//! Where rows are grouped and added: DataFusion in this process.
+//! Where rows are grouped and added: DataFusion in this process, or on a cluster, which gets the plan that would run
+//! here.
 //!
-//! Memory is bounded by a pool that all operators share. What does not fit, groups and runs of a sort, goes to files
-//! in a temporary folder and comes back in order.
+//! Memory is bounded by a pool that all operators of a process share. What does not fit, groups and runs of a sort,
+//! goes to files in a temporary folder and comes back in order.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use datafusion::arrow::array::{
     Array, ArrayRef, Decimal128Array, RecordBatch, StringArray, UInt64Array,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{
-    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
-};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
+use crate::cluster::Cluster;
 use crate::memory::Pool;
 use crate::progress::Progress;
-use crate::schema::schema;
 use crate::shard::Inventory;
+use crate::store;
+use crate::table::Counts;
 
 /// Name of the table of all rows.
 pub const TABLE: &str = "counts";
 
 /// Bytes of memory without which a partition spends its time in spilling.
-const MEMORY_OF_PARTITION: usize = 64 << 20;
+pub const MEMORY_OF_PARTITION: usize = 64 << 20;
 
 /// How much may be used.
 #[derive(Clone, Debug)]
@@ -40,13 +39,16 @@ pub struct Limits {
     pub memory: usize,
     /// Where what does not fit goes; the system's folder for temporaries if not given.
     pub temporary: Option<PathBuf>,
-    /// Threads; one for each processor if not given.
+    /// Threads; one for each processor if not given. On a cluster: the parts that a plan is cut into.
     pub threads: Option<usize>,
+    /// The URL of a cluster's scheduler; nothing for this process.
+    pub cluster: Option<String>,
 }
 
 /// A session with the rows of some shards.
 pub struct Engine {
     context: SessionContext,
+    cluster: Option<Cluster>,
     /// Rows of all shards.
     rows: u64,
     progress: Progress,
@@ -59,24 +61,16 @@ impl Engine {
         limits: &Limits,
         progress: &Progress,
     ) -> Result<Engine> {
-        if inventory.used.is_empty() {
-            bail!("no shard there that can be used");
-        }
-        let context = local(limits)?;
-        let urls = inventory.used.iter().map(|shard| {
-            let url = url::Url::from_file_path(&shard.path)
-                .map_err(|()| anyhow!("{}: no absolute path", shard.path.display()))?;
-            Ok(ListingTableUrl::try_new(url, None)?)
-        });
-        let urls = urls.collect::<Result<Vec<_>>>()?;
-        let options =
-            ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension("");
-        let config = ListingTableConfig::new_with_multi_paths(urls)
-            .with_listing_options(options)
-            .with_schema(schema());
-        context.register_table(TABLE, Arc::new(ListingTable::try_new(config)?))?;
+        let table = Counts::new(inventory)?;
+        let cluster = limits.cluster.as_deref().map(Cluster::new).transpose()?;
+        let context = match &cluster {
+            None => local(limits)?,
+            Some(cluster) => cluster.session(limits)?,
+        };
+        context.register_table(TABLE, Arc::new(table))?;
         Ok(Engine {
             context,
+            cluster,
             rows: inventory.used.iter().map(|shard| shard.rows).sum(),
             progress: progress.clone(),
         })
@@ -87,8 +81,14 @@ impl Engine {
         let frame = self.context.sql(sql).await?;
         let task = Arc::new(frame.task_ctx());
         let plan = frame.create_physical_plan().await?;
-        let stream = execute_stream(plan.clone(), task)?;
-        self.progress.read(&plan, self.rows);
+        let stream = match &self.cluster {
+            None => {
+                let stream = execute_stream(plan.clone(), task)?;
+                self.progress.read(&plan, self.rows);
+                stream
+            }
+            Some(cluster) => cluster.run(plan.clone(), &self.context).await?,
+        };
         Ok(Answer { stream, plan })
     }
 
@@ -121,21 +121,17 @@ fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
 }
 
 fn local(limits: &Limits) -> Result<SessionContext> {
-    let mut config = SessionConfig::new();
-    let threads = limits.threads.unwrap_or(config.target_partitions());
+    let threads = limits
+        .threads
+        .unwrap_or(SessionConfig::new().target_partitions());
     // Each partition sorts on its own, and merging them takes memory that cannot spill: with little of it, fewer
     // partitions.
-    let fit = (limits.memory / MEMORY_OF_PARTITION).max(1);
-    config = config.with_target_partitions(threads.min(fit));
-    let options = config.options_mut();
-    options.execution.collect_statistics = false;
-    options.execution.parquet.pushdown_filters = true;
-    // A sort that spills needs some memory to merge what it spilled: of a small pool, not all of it.
-    let reserved = options.execution.sort_spill_reservation_bytes;
-    let partitions = threads.min(fit);
-    options.execution.sort_spill_reservation_bytes = reserved.min(limits.memory / 8 / partitions);
+    let partitions = threads.min((limits.memory / MEMORY_OF_PARTITION).max(1));
+    let config = configured(SessionConfig::new(), partitions, limits.memory / partitions);
     let pool = Pool::new(limits.memory, partitions);
-    let mut runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool));
+    let mut runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(pool))
+        .with_object_store_registry(store::stores());
     if let Some(folder) = &limits.temporary {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("{}: cannot make the folder", folder.display()))?;
@@ -147,6 +143,18 @@ fn local(limits: &Limits) -> Result<SessionContext> {
         .with_runtime_env(runtime.build_arc()?)
         .build();
     Ok(SessionContext::new_with_state(state))
+}
+
+/// Options of plans with so many partitions, each of which has so many bytes of memory.
+pub fn configured(config: SessionConfig, partitions: usize, memory: usize) -> SessionConfig {
+    let mut config = config.with_target_partitions(partitions);
+    let options = config.options_mut();
+    options.execution.collect_statistics = false;
+    options.execution.parquet.pushdown_filters = true;
+    // A sort that spills needs some memory to merge what it spilled: of a small pool, not all of it.
+    let reserved = options.execution.sort_spill_reservation_bytes;
+    options.execution.sort_spill_reservation_bytes = reserved.min(memory / 8);
+    config
 }
 
 /// A string in SQL.

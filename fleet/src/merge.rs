@@ -5,11 +5,18 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use datafusion::arrow::array::{Array, ArrayRef, Date32Array, RecordBatch};
-use datafusion::arrow::compute::{cast, max, min};
+use datafusion::arrow::compute::{BatchCoalescer, cast, max, min};
 
 use crate::engine::{self, Engine, TABLE, sum};
+use crate::place::Place;
 use crate::schema::{KEYS, column, schema};
 use crate::shard::{Inventory, Writer};
+
+/// Rows that are given to the writer at once. Where pages end depends on it, so it is not what an engine happens to
+/// give, which would make other bytes of the same rows.
+const BATCH: usize = 8192;
+/// The column that says how many rows a row was added up of.
+const ADDED: &str = "rows_added";
 
 /// The query that groups and adds, as `docs/fleet.md` gives it for other engines.
 pub fn sql(filter: &str) -> String {
@@ -19,7 +26,7 @@ pub fn sql(filter: &str) -> String {
         .map(|key| format!("{key} ASC NULLS FIRST"))
         .collect();
     format!(
-        "SELECT {keys}, {}, {} FROM {TABLE} {filter} GROUP BY {keys} ORDER BY {}",
+        "SELECT {keys}, {}, {}, count(*) AS {ADDED} FROM {TABLE} {filter} GROUP BY {keys} ORDER BY {}",
         sum(column::COUNT),
         sum(column::MISPREDICTIONS),
         order.join(", ")
@@ -28,6 +35,8 @@ pub fn sql(filter: &str) -> String {
 
 /// Adds the rows of an inventory up in one file in `folder`; says how many bytes went to temporary files. `None` if the
 /// filter leaves no row.
+///
+/// Without a filter every row that the shards say they have must have been added once, wherever that was done.
 pub async fn merge(
     engine: &Engine,
     inventory: &Inventory,
@@ -40,8 +49,12 @@ pub async fn merge(
     }
     let mut writer = Writer::new(folder)?;
     let mut days: Option<(i32, i32)> = None;
+    let mut added = 0u64;
+    let mut rows = BatchCoalescer::new(schema(), BATCH);
     let spilled = engine
         .each(&sql(filter), |batch| {
+            let counts = engine::numbers(batch, ADDED)?;
+            added += counts.iter().flatten().sum::<u64>();
             let batch = stored(batch)?;
             let day = batch.column_by_name(column::DAY);
             let day = day.and_then(|day| day.as_any().downcast_ref::<Date32Array>());
@@ -50,9 +63,16 @@ pub async fn merge(
                 let known = days.unwrap_or((first, last));
                 days = Some((known.0.min(first), known.1.max(last)));
             }
-            writer.write(&batch)
+            rows.push_batch(batch)?;
+            write(&mut rows, &mut writer)
         })
         .await?;
+    rows.finish_buffered_batch()?;
+    write(&mut rows, &mut writer)?;
+    let all: u64 = inventory.used.iter().map(|shard| shard.rows).sum();
+    if filter.is_empty() && added != all {
+        bail!("{added} rows were added up, and the shards have {all}: nothing is written");
+    }
     let Some(days) = days else {
         return Ok(None);
     };
@@ -64,6 +84,13 @@ pub async fn merge(
         ),
     };
     Ok(Some((writer.finish(&id, &ids, days)?, spilled)))
+}
+
+fn write(rows: &mut BatchCoalescer, writer: &mut Writer) -> Result<()> {
+    while let Some(batch) = rows.next_completed_batch() {
+        writer.write(&batch)?;
+    }
+    Ok(())
 }
 
 /// Rows of an engine's answer in the types of the schema.
@@ -84,13 +111,12 @@ fn stored(batch: &RecordBatch) -> Result<RecordBatch> {
 }
 
 /// Removes files that are in a merged one now.
-pub fn remove(inventory: &Inventory, merged: &Path) -> Result<usize> {
-    let used = inventory.used.iter().map(|shard| &shard.path);
+pub async fn remove(inventory: &Inventory, merged: &Place) -> Result<usize> {
+    let used = inventory.used.iter().map(|shard| &shard.place);
     let mut removed = 0;
-    for path in used.chain(&inventory.repeated) {
-        if path != merged {
-            std::fs::remove_file(path)
-                .with_context(|| format!("{}: cannot remove", path.display()))?;
+    for place in used.chain(&inventory.repeated) {
+        if place != merged {
+            place.remove().await?;
             removed += 1;
         }
     }

@@ -11,6 +11,7 @@
 //! its result, and before its inputs were deleted, changes no sum.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -23,18 +24,29 @@ use datafusion::parquet::basic::{Compression, Encoding, ZstdLevel};
 use datafusion::parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use datafusion::parquet::schema::types::ColumnPath;
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use rayon::prelude::*;
+use url::Url;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::schema::{
     DAYS_KEY, ROWS_KEY, SHARDS_KEY, VERSION, VERSION_KEY, column, day_text, parse_day, schema,
 };
+use crate::store;
 
 /// Rows that are compressed together: few enough to be in memory many times, and to be passed over by statistics.
 const ROW_GROUP: usize = 1 << 17;
 /// Hexadecimal digits of an id.
 pub const ID_DIGITS: usize = 32;
+/// Bytes of an object that is read by one request: all of most shards.
+const SMALL_OBJECT: u64 = 8 << 20;
+/// Bytes at the end of an object that have the footer of most shards.
+const TAIL: u64 = 64 << 10;
+/// Objects that are read at once, since a store takes long to begin an answer.
+const OBJECTS_AT_ONCE: usize = 32;
 
 fn properties() -> Result<WriterProperties> {
     // Addresses rise, since rows are sorted by them, or are near the one before. Strings and labels repeat.
@@ -146,8 +158,8 @@ impl Writer {
 /// What a file says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    pub path: PathBuf,
-    /// The ids of what was added up in it, sorted. Of files of other tools: made of its path.
+    pub place: Place,
+    /// The ids of what was added up in it, sorted. Of files of other tools: made of its place.
     pub ids: Vec<String>,
     pub rows: u64,
     pub bytes: u64,
@@ -157,23 +169,79 @@ pub struct Shard {
 
 /// Reads what a file says of itself and checks it whole.
 pub fn open(path: &Path) -> Result<Shard> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
+    let place = Place::from(path.to_owned());
+    let mut file = File::open(path).with_context(|| format!("{place}: cannot open"))?;
     let size = file.metadata()?.len();
-    let footer = footer(path, &mut file, size)?;
-    let parts: Vec<&str> = name.split('.').collect();
-    if let [id, hash, "parquet"] = parts[..]
-        && id.len() == ID_DIGITS
-        && hash.len() == 16
-    {
-        check_hash(path, &mut file, hash)?;
+    let footer = footer(&place, &mut file, size)?;
+    if let Some(expected) = hash_in(&place.name()) {
+        file.seek(SeekFrom::Start(0))?;
+        let (mut hash, mut buffer) = (Xxh3::new(), vec![0; 1 << 18]);
+        loop {
+            let read = file
+                .read(&mut buffer)
+                .with_context(|| format!("{place}: cannot read"))?;
+            if read == 0 {
+                break;
+            }
+            hash.update(buffer.get(..read).unwrap_or_default());
+        }
+        check_hash(&place, &hash, expected)?;
     }
+    describe(place, size, &footer)
+}
+
+/// The same of an object.
+async fn open_object(url: &Url) -> Result<Shard> {
+    let failed = || format!("{url}: cannot read");
+    let (store, key) = store::find(url)?;
+    let answer = store.get(&key).await.with_context(failed)?;
+    let size = answer.meta.size;
+    let place = Place::Object(url.clone());
+    let name = place.name();
+    let mut hash = Xxh3::new();
+    let footer = if size <= SMALL_OBJECT {
+        let bytes = answer.bytes().await.with_context(failed)?;
+        let footer = footer(&place, &mut std::io::Cursor::new(&bytes), size)?;
+        hash.update(&bytes);
+        footer
+    } else {
+        let length = {
+            let tail = store.get_range(&key, size - 8..size).await;
+            footer_length(&place, &tail.with_context(failed)?, size)?
+        };
+        let at = size - 8 - length;
+        let bytes = store.get_range(&key, at..size - 8).await;
+        let footer = decode(&place, &bytes.with_context(failed)?, at)?;
+        if hash_in(&name).is_some() {
+            let mut bytes = answer.into_stream();
+            while let Some(some) = bytes.try_next().await.with_context(failed)? {
+                hash.update(&some);
+            }
+        }
+        footer
+    };
+    if let Some(expected) = hash_in(&name) {
+        check_hash(&place, &hash, expected)?;
+    }
+    describe(place, size, &footer)
+}
+
+/// The hash in a file's name, if it is one of ours.
+fn hash_in(name: &str) -> Option<&str> {
+    let parts: Vec<&str> = name.split('.').collect();
+    match parts[..] {
+        [id, hash, "parquet"] if id.len() == ID_DIGITS && hash.len() == 16 => Some(hash),
+        _ => None,
+    }
+}
+
+fn describe(place: Place, size: u64, footer: &ParquetMetaData) -> Result<Shard> {
     let say = |key: &str| {
         let pairs = footer.file_metadata().key_value_metadata();
         let pair = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == key));
         pair.and_then(|pair| pair.value.clone())
     };
-    let wrong = |what: String| anyhow!("{}: in the footer: {what}", path.display());
+    let wrong = |what: String| anyhow!("{place}: in the footer: {what}");
     let version = say(VERSION_KEY).ok_or_else(|| {
         wrong(format!(
             "no {VERSION_KEY}: this Parquet file has another schema than fleet profiles"
@@ -200,7 +268,7 @@ pub fn open(path: &Path) -> Result<Shard> {
             "{ROWS_KEY} is {said:?}, and there are {rows} rows"
         )));
     }
-    check_columns(path, &footer)?;
+    check_columns(&place, footer)?;
     let days = match say(DAYS_KEY) {
         None => None,
         Some(text) => {
@@ -214,11 +282,11 @@ pub fn open(path: &Path) -> Result<Shard> {
         }
     };
     let ids = match say(SHARDS_KEY) {
-        None => vec![format!("path:{}", path.display())],
+        None => vec![format!("path:{place}")],
         Some(text) => ids(&text).map_err(|what| wrong(format!("{SHARDS_KEY}: {what}")))?,
     };
     Ok(Shard {
-        path: path.to_owned(),
+        place,
         ids,
         rows,
         bytes: size,
@@ -247,17 +315,31 @@ fn ids(text: &str) -> Result<Vec<String>, String> {
     Ok(ids)
 }
 
-fn footer(path: &Path, file: &mut File, size: u64) -> Result<ParquetMetaData> {
-    let name = path.display();
+fn footer(name: &dyn Display, file: &mut (impl Read + Seek), size: u64) -> Result<ParquetMetaData> {
+    let failed = || format!("{name}: cannot read");
+    let mut tail = vec![0; size.min(8) as usize];
+    file.seek(SeekFrom::Start(size - tail.len() as u64))
+        .and_then(|_| file.read_exact(&mut tail))
+        .with_context(failed)?;
+    let length = footer_length(name, &tail, size)?;
+    let at = size - 8 - length;
+    // Not more than the file has.
+    let mut bytes = vec![0; length as usize];
+    file.seek(SeekFrom::Start(at))
+        .and_then(|_| file.read_exact(&mut bytes))
+        .with_context(failed)?;
+    decode(name, &bytes, at)
+}
+
+/// The length of the footer of a file that ends with these bytes.
+fn footer_length(name: &dyn Display, tail: &[u8], size: u64) -> Result<u64> {
+    let &[a, b, c, d, ref magic @ ..] = tail else {
+        bail!("{name}: cut short: {size} bytes, a Parquet file has at least 12");
+    };
     if size < 12 {
         bail!("{name}: cut short: {size} bytes, a Parquet file has at least 12");
     }
-    let mut tail = [0; 8];
-    file.seek(SeekFrom::End(-8))
-        .and_then(|_| file.read_exact(&mut tail))
-        .with_context(|| format!("{name}: cannot read"))?;
-    let [a, b, c, d, magic @ ..] = tail;
-    if magic != *b"PAR1" {
+    if *magic != *b"PAR1" {
         bail!(
             "{name} at offset {:#x}: the file ends with \"{}\" where \"PAR1\" must be: cut short, or no Parquet file",
             size - 4,
@@ -271,52 +353,39 @@ fn footer(path: &Path, file: &mut File, size: u64) -> Result<ParquetMetaData> {
             size - 8
         );
     }
-    let at = size - 8 - length;
-    let mut reader = ParquetMetaDataReader::new();
-    reader
-        .try_parse(file)
-        .and_then(|()| reader.finish())
+    Ok(length)
+}
+
+fn decode(name: &dyn Display, footer: &[u8], at: u64) -> Result<ParquetMetaData> {
+    ParquetMetaDataReader::decode_metadata(footer)
         .with_context(|| format!("{name} at offset {at:#x}: damaged footer"))
 }
 
-fn check_hash(path: &Path, file: &mut File, expected: &str) -> Result<()> {
-    file.seek(SeekFrom::Start(0))?;
-    let (mut hash, mut buffer) = (Xxh3::new(), vec![0; 1 << 18]);
-    loop {
-        let read = file
-            .read(&mut buffer)
-            .with_context(|| format!("{}: cannot read", path.display()))?;
-        if read == 0 {
-            break;
-        }
-        hash.update(buffer.get(..read).unwrap_or_default());
-    }
+fn check_hash(name: &dyn Display, hash: &Xxh3, expected: &str) -> Result<()> {
     let found = format!("{:016x}", hash.digest());
     if found != expected {
         bail!(
-            "{}: damaged: its name says that the hash of its bytes is {expected}, and it is {found}",
-            path.display()
+            "{name}: damaged: its name says that the hash of its bytes is {expected}, and it is {found}"
         );
     }
     Ok(())
 }
 
-fn check_columns(path: &Path, footer: &ParquetMetaData) -> Result<()> {
+fn check_columns(name: &dyn Display, footer: &ParquetMetaData) -> Result<()> {
     use datafusion::parquet::arrow::parquet_to_arrow_schema;
     let found = parquet_to_arrow_schema(footer.file_metadata().schema_descr(), None)
-        .with_context(|| format!("{}: its schema", path.display()))?;
+        .with_context(|| format!("{name}: its schema"))?;
     for field in schema().fields() {
         let same = found.field_with_name(field.name());
         match same {
             Ok(same) if same.data_type() == field.data_type() => {}
             Ok(same) => bail!(
-                "{}: the column {} is of type {}, must be {}",
-                path.display(),
+                "{name}: the column {} is of type {}, must be {}",
                 field.name(),
                 same.data_type(),
                 field.data_type()
             ),
-            Err(_) => bail!("{}: has no column {}", path.display(), field.name()),
+            Err(_) => bail!("{name}: has no column {}", field.name()),
         }
     }
     Ok(())
@@ -328,35 +397,32 @@ pub struct Inventory {
     /// Each shard once.
     pub used: Vec<Shard>,
     /// Files whose shards are all in others.
-    pub repeated: Vec<PathBuf>,
+    pub repeated: Vec<Place>,
     /// Damaged files that were left out, and what is wrong with them.
-    pub damaged: Vec<(PathBuf, String)>,
+    pub damaged: Vec<(Place, String)>,
 }
 
 impl Inventory {
     /// Looks at files, and at all in folders whose names end in `.parquet`.
-    pub fn read(places: &[PathBuf], skip_damaged: bool, progress: &Progress) -> Result<Inventory> {
-        let mut paths = Vec::new();
+    pub async fn read(
+        places: &[Place],
+        skip_damaged: bool,
+        progress: &Progress,
+    ) -> Result<Inventory> {
+        let mut all = Vec::new();
         for place in places {
-            files(place, &mut paths)?;
+            place.shards(&mut all).await?;
         }
-        paths.sort_unstable();
-        paths.dedup();
+        all.sort_unstable();
+        all.dedup();
         let mut inventory = Inventory::default();
         let mut shards = Vec::new();
-        progress.begin("files opened", paths.len() as u64);
-        let open = |path| {
-            let opened = open(path);
-            progress.did();
-            opened
-        };
-        let opened: Vec<_> = paths.par_iter().map(|path| (path, open(path))).collect();
-        for (path, opened) in opened {
+        progress.begin("files opened", all.len() as u64);
+        for (place, opened) in each(all, open, open_object, progress).await {
             match opened {
                 Ok(shard) => shards.push(shard),
                 Err(error) if skip_damaged => {
-                    let what = format!("{error:#}");
-                    inventory.damaged.push((path.clone(), what));
+                    inventory.damaged.push((place, format!("{error:#}")));
                 }
                 Err(error) => {
                     return Err(error.context(
@@ -370,30 +436,18 @@ impl Inventory {
     }
 
     /// The ids of all shards in a folder, by what the files say of themselves.
-    pub fn names(folder: &Path) -> Result<Vec<String>> {
-        let mut paths = Vec::new();
-        files(folder, &mut paths)?;
-        let ids = paths.par_iter().map(|path| {
-            let mut file =
-                File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
-            let size = file.metadata()?.len();
-            let footer = footer(path, &mut file, size)?;
-            let pairs = footer.file_metadata().key_value_metadata();
-            let pair = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == SHARDS_KEY));
-            let text = pair.and_then(|pair| pair.value.as_deref());
-            text.map_or(Ok(vec![]), |text| {
-                ids(text).map_err(|what| {
-                    anyhow!("{}: in the footer: {SHARDS_KEY}: {what}", path.display())
-                })
-            })
-        });
-        let ids: Result<Vec<Vec<String>>> = ids.collect();
+    pub async fn names(folder: &Place) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        folder.shards(&mut all).await?;
+        let progress = Progress::default();
+        let all = each(all, names_in, names_of, &progress).await;
+        let ids: Result<Vec<Vec<String>>> = all.into_iter().map(|(_, ids)| ids).collect();
         Ok(ids?.concat())
     }
 
     fn select(&mut self, mut shards: Vec<Shard>) -> Result<()> {
         // What holds most comes first, so that what it holds is known when its parts come.
-        shards.sort_by(|a, b| (b.ids.len(), &a.path).cmp(&(a.ids.len(), &b.path)));
+        shards.sort_by(|a, b| (b.ids.len(), &a.place).cmp(&(a.ids.len(), &b.place)));
         let mut taken: HashMap<String, usize> = HashMap::new();
         for shard in shards {
             let known = shard.ids.iter().filter(|id| taken.contains_key(*id));
@@ -404,22 +458,21 @@ impl Inventory {
                     taken.extend(shard.ids.iter().map(|id| (id.clone(), at)));
                     self.used.push(shard);
                 }
-                Some(_) if known.len() == shard.ids.len() => self.repeated.push(shard.path),
+                Some(_) if known.len() == shard.ids.len() => self.repeated.push(shard.place),
                 Some(id) => {
                     let other = taken.get(*id).and_then(|at| self.used.get(*at));
                     bail!(
                         "{} and {} have {} shards in common ({id} is one), and each has others: their sum would count these twice",
                         other
-                            .map(|other| other.path.clone())
-                            .unwrap_or_default()
-                            .display(),
-                        shard.path.display(),
+                            .map(|other| other.place.to_string())
+                            .unwrap_or_default(),
+                        shard.place,
                         known.len()
                     );
                 }
             }
         }
-        self.used.sort_by(|a, b| a.path.cmp(&b.path));
+        self.used.sort_by(|a, b| a.place.cmp(&b.place));
         self.repeated.sort_unstable();
         Ok(())
     }
@@ -433,24 +486,76 @@ impl Inventory {
     }
 }
 
-/// The files of a place: itself, or all below it. Names with a point in front are temporaries of someone.
-fn files(place: &Path, out: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = || format!("{}: cannot read", place.display());
-    if !std::fs::metadata(place).with_context(failed)?.is_dir() {
-        out.push(place.canonicalize().with_context(failed)?);
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(place).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        if name.starts_with(b".") {
-            continue;
+/// What is found of each place, in the order of the places: files by threads, objects by requests that overlap.
+async fn each<T: Send>(
+    all: Vec<Place>,
+    of_file: fn(&Path) -> Result<T>,
+    of_object: impl AsyncFn(&Url) -> Result<T>,
+    progress: &Progress,
+) -> Vec<(Place, Result<T>)> {
+    let first_object = all.partition_point(|place| matches!(place, Place::Path(_)));
+    let (files, objects) = all.split_at(first_object);
+    let of_files = files.par_iter().map(|place| {
+        let found = match place {
+            Place::Path(path) => of_file(path),
+            Place::Object(url) => Err(anyhow!("{url}: no file")),
+        };
+        progress.did();
+        found
+    });
+    let mut found: Vec<Result<T>> = of_files.collect();
+    let of_object = &of_object;
+    let of_objects = objects.iter().map(|place| async move {
+        let found = match place {
+            Place::Object(url) => of_object(url).await,
+            Place::Path(path) => Err(anyhow!("{}: no object", path.display())),
+        };
+        progress.did();
+        found
+    });
+    let of_objects = stream::iter(of_objects).buffered(OBJECTS_AT_ONCE);
+    found.extend(of_objects.collect::<Vec<_>>().await);
+    all.into_iter().zip(found).collect()
+}
+
+fn names_in(path: &Path) -> Result<Vec<String>> {
+    let name = path.display();
+    let mut file = File::open(path).with_context(|| format!("{name}: cannot open"))?;
+    let size = file.metadata()?.len();
+    names_by(&name, &footer(&name, &mut file, size)?)
+}
+
+/// By one request, if the footer is no longer than most.
+async fn names_of(url: &Url) -> Result<Vec<String>> {
+    let failed = || format!("{url}: cannot read");
+    let (store, key) = store::find(url)?;
+    let options = GetOptions {
+        range: Some(GetRange::Suffix(TAIL)),
+        ..GetOptions::default()
+    };
+    let answer = store.get_opts(&key, options).await.with_context(failed)?;
+    let size = answer.meta.size;
+    let bytes = answer.bytes().await.with_context(failed)?;
+    let (before, tail) = bytes.split_at(bytes.len().saturating_sub(8));
+    let length = footer_length(url, tail, size)?;
+    let at = size - 8 - length;
+    let footer = match before.len().checked_sub(length as usize) {
+        Some(from) => decode(url, before.get(from..).unwrap_or_default(), at)?,
+        None => {
+            let bytes = store.get_range(&key, at..size - 8).await;
+            decode(url, &bytes.with_context(failed)?, at)?
         }
-        if path.is_dir() || name.ends_with(b".parquet") {
-            files(&path, out)?;
-        }
-    }
-    Ok(())
+    };
+    names_by(url, &footer)
+}
+
+fn names_by(name: &dyn Display, footer: &ParquetMetaData) -> Result<Vec<String>> {
+    let pairs = footer.file_metadata().key_value_metadata();
+    let pair = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == SHARDS_KEY));
+    let text = pair.and_then(|pair| pair.value.as_deref());
+    text.map_or(Ok(vec![]), |text| {
+        ids(text).map_err(|what| anyhow!("{name}: in the footer: {SHARDS_KEY}: {what}"))
+    })
 }
 
 #[cfg(test)]
@@ -459,7 +564,7 @@ mod tests {
 
     fn shard(path: &str, ids: &[&str]) -> Shard {
         Shard {
-            path: path.into(),
+            place: path.into(),
             ids: ids.iter().map(|id| (*id).to_owned()).collect(),
             rows: 1,
             bytes: 1,
@@ -479,13 +584,10 @@ mod tests {
                 shard("copy", &["4"]),
             ])
             .unwrap();
-        let used: Vec<_> = inventory.used.iter().map(|s| s.path.clone()).collect();
-        assert_eq!(used, [Path::new("all"), Path::new("copy")]);
+        let used: Vec<_> = inventory.used.iter().map(|s| s.place.clone()).collect();
+        assert_eq!(used, [Place::from("all"), Place::from("copy")]);
         assert_eq!(inventory.ids(), ["1", "2", "3", "4"]);
-        assert_eq!(
-            inventory.repeated,
-            [Path::new("four"), Path::new("one"), Path::new("two")]
-        );
+        assert_eq!(inventory.repeated, ["four", "one", "two"].map(Place::from));
     }
 
     #[test]

@@ -4,8 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use postlink_fleet::engine::{Engine, Limits};
+use postlink_fleet::merge;
+use postlink_fleet::progress::Progress;
 use postlink_fleet::schema::{AddressKind, Kind, Labels, Row, Rows};
-use postlink_fleet::shard::{self, Writer};
+use postlink_fleet::shard::{self, Inventory, Writer};
 
 /// One row of each kind, with every column in use.
 fn rows() -> (Rows, Labels) {
@@ -146,6 +149,39 @@ fn every_flipped_bit_is_found() {
         std::fs::write(&path, &bytes).unwrap();
         assert!(shard::open(&path).is_err(), "byte {at}");
     }
+}
+
+/// The rows that footers promise are counted once more where they are added up, here as on a cluster.
+#[test]
+fn a_merge_that_misses_a_row_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shards, merged) = (folder.path().join("shards"), folder.path().join("merged"));
+    for run in ["a", "b"] {
+        write(&shards, run);
+    }
+    let limits = Limits {
+        memory: 64 << 20,
+        temporary: None,
+        threads: Some(1),
+        cluster: None,
+    };
+    let merge = async |missing: u64| {
+        let (places, progress) = ([shards.clone().into()], Progress::default());
+        let mut inventory = Inventory::read(&places, false, &progress).await?;
+        inventory.used[0].rows += missing;
+        let engine = Engine::new(&inventory, &limits, &progress).await?;
+        merge::merge(&engine, &inventory, "", &merged).await
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    let error = runtime.block_on(merge(1)).unwrap_err().to_string();
+    let all = 2 * Kind::ALL.len();
+    let expected = format!(
+        "{all} rows were added up, and the shards have {}: nothing is written",
+        all + 1
+    );
+    assert_eq!(error, expected);
+    assert_eq!(std::fs::read_dir(&merged).unwrap().count(), 0);
+    assert!(runtime.block_on(merge(0)).unwrap().is_some());
 }
 
 /// DuckDB (from PyPI) merges shards to the same rows as `postlink fleet merge`.

@@ -4,13 +4,16 @@
 //! one file, and their sum is known: the profile of weight 1 + 2 + … + n. What `fleet profile` writes must be what
 //! `postlink merge` makes of that, byte for byte; a figure of a wrong sum would be worth nothing.
 //!
-//! Two widths of one machine are compared: one thread and two. Memory is the peak of the process.
+//! Two widths of one machine are compared, one thread and two; and clusters of executors on this machine, each of one
+//! thread. Memory is the peak of the process, on a cluster that of the largest executor; the processor time of a
+//! cluster is that of all its processes.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -24,6 +27,7 @@ struct Wishes {
     profile: PathBuf,
     binary: PathBuf,
     shards: Vec<u64>,
+    executors: Vec<usize>,
     output: PathBuf,
     folder: PathBuf,
     cargo_profile: String,
@@ -34,6 +38,7 @@ impl Wishes {
         let root = root()?;
         let (mut profile, mut binary) = (None, None);
         let mut shards = vec![1000, 10_000];
+        let mut executors = vec![];
         let mut output = root.join("bench/fleet.md");
         let mut folder = std::env::temp_dir();
         let mut cargo_profile = "release".to_owned();
@@ -51,6 +56,12 @@ impl Wishes {
                         .map(|number| number.parse().context("--shards needs numbers"))
                         .collect::<Result<_>>()?;
                 }
+                "--executors" => {
+                    executors = value
+                        .split(',')
+                        .map(|number| number.parse().context("--executors needs numbers"))
+                        .collect::<Result<_>>()?;
+                }
                 "--output" => output = value.into(),
                 "--folder" => folder = value.into(),
                 "--cargo-profile" => cargo_profile.clone_from(value),
@@ -62,6 +73,7 @@ impl Wishes {
             profile: profile.with_context(|| format!("--profile FILE --binary FILE {needed}"))?,
             binary: binary.with_context(|| format!("--profile FILE --binary FILE {needed}"))?,
             shards,
+            executors,
             output,
             folder,
             cargo_profile,
@@ -72,12 +84,12 @@ impl Wishes {
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let wishes = Wishes::parse(arguments)?;
+    let mut of_fleet = vec!["--manifest-path", "fleet/Cargo.toml"];
+    if !wishes.executors.is_empty() {
+        of_fleet.extend(["--features", "cluster,s3"]);
+    }
     let (fleet, postlink) = (
-        build(
-            &wishes.cargo_profile,
-            &["--manifest-path", "fleet/Cargo.toml"],
-        )?
-        .join("postlink-fleet"),
+        build(&wishes.cargo_profile, &of_fleet)?.join("postlink-fleet"),
         build(&wishes.cargo_profile, &["--package", "postlink"])?.join("postlink"),
     );
     let folder = tempfile::Builder::new()
@@ -190,7 +202,7 @@ impl Bench {
         };
         row("add", wall, cpu, None);
         for threads in ["1", "2"] {
-            let run = self.profile(shards, &folder, threads)?;
+            let run = self.profile(shards, &folder, &["--threads", threads])?;
             let what = format!("profile, threads: {threads}");
             row(
                 &what,
@@ -203,17 +215,7 @@ impl Bench {
             if merged.exists() {
                 fs::remove_dir_all(&merged)?;
             }
-            let run = self.call(
-                &self.fleet,
-                &[
-                    "merge".as_ref(),
-                    folder.as_os_str(),
-                    "-o".as_ref(),
-                    merged.as_os_str(),
-                    "--memory".as_ref(),
-                    memory.as_ref(),
-                ],
-            )?;
+            let run = self.merge(&folder, &merged, &["--memory", memory])?;
             let what = format!("merge, --memory {memory}");
             row(
                 &what,
@@ -222,11 +224,42 @@ impl Bench {
                 Some(run.peak),
             );
         }
+        let expected = only_name(&merged)?;
+        for &executors in &self.wishes.executors {
+            let cluster = Cluster::new(&self.fleet, &self.folder, executors)?;
+            let option = ["--cluster", &cluster.url];
+            for what in ["profile", "merge"] {
+                let before = cluster.cpu()?;
+                let run = if what == "profile" {
+                    self.profile(shards, &folder, &option)?
+                } else {
+                    fs::remove_dir_all(&merged)?;
+                    self.merge(&folder, &merged, &option)?
+                };
+                row(
+                    &format!("{what}, executors: {executors}"),
+                    run.wall.as_secs_f64(),
+                    run.cpu.as_secs_f64() + cluster.cpu()? - before,
+                    Some(cluster.peak()?),
+                );
+            }
+            let found = only_name(&merged)?;
+            ensure!(
+                found == expected,
+                "{shards} shards, {executors} executors: {found}, and on one machine {expected}"
+            );
+        }
         Ok(())
     }
 
+    fn merge(&self, folder: &Path, merged: &Path, more: &[&str]) -> Result<Run> {
+        let (folder, merged) = (folder.display().to_string(), merged.display().to_string());
+        let ask = ["merge", &folder, "-o", &merged];
+        self.call(&self.fleet, &[&ask[..], more].concat())
+    }
+
     /// Writes the profile and compares it with that of `postlink merge`.
-    fn profile(&self, shards: u64, folder: &Path, threads: &str) -> Result<Run> {
+    fn profile(&self, shards: u64, folder: &Path, more: &[&str]) -> Result<Run> {
         let (ours, expected) = (self.path("ours.plprof"), self.path("expected.plprof"));
         let sum = shards * (shards + 1) / 2;
         let weighted = format!("{}:{sum}", self.wishes.profile.display());
@@ -247,19 +280,9 @@ impl Bench {
         )?;
         let id = fs::read_to_string(self.path("stdout"))?;
         let id = id.lines().nth(1).context("no build-id")?.to_owned();
-        let run = self.call(
-            &self.fleet,
-            &[
-                "profile",
-                &folder_text,
-                "--build-id",
-                &id,
-                "--threads",
-                threads,
-                "-o",
-                &ours.display().to_string(),
-            ],
-        )?;
+        let out = ours.display().to_string();
+        let ask = ["profile", &folder_text, "--build-id", &id, "-o", &out];
+        let run = self.call(&self.fleet, &[&ask[..], more].concat())?;
         ensure!(
             fs::read(&ours)? == fs::read(&expected)?,
             "{shards} shards: another profile than postlink merge makes"
@@ -283,5 +306,96 @@ impl Bench {
             name(&self.wishes.binary),
             self.wishes.cargo_profile,
         ))
+    }
+}
+
+/// The name of the only file in a folder; that of a shard has the hash of its bytes.
+fn only_name(folder: &Path) -> Result<String> {
+    let entries: Vec<_> = fs::read_dir(folder)?.collect::<std::io::Result<_>>()?;
+    let [only] = &entries[..] else {
+        bail!("{}: {} files, not one", folder.display(), entries.len())
+    };
+    Ok(only.file_name().to_string_lossy().into_owned())
+}
+
+/// A scheduler and executors of one thread each, which end with it.
+struct Cluster {
+    url: String,
+    /// The scheduler is the first.
+    processes: Vec<Child>,
+}
+
+impl Cluster {
+    fn new(fleet: &Path, folder: &Path, executors: usize) -> Result<Cluster> {
+        let mut cluster = Cluster {
+            url: String::new(),
+            processes: vec![],
+        };
+        let said = cluster.start(fleet, &["scheduler", "--port", "0"])?;
+        let url = said.trim().strip_prefix("scheduler: ");
+        cluster.url = url.with_context(|| format!("{said:?}"))?.to_owned();
+        let temporary = folder.display().to_string();
+        for _ in 0..executors {
+            let url = cluster.url.clone();
+            let executor = ["executor", "--scheduler", &url, "--threads", "1"];
+            let executor = [&executor[..], &["--temporary", &temporary]].concat();
+            cluster.start(fleet, &executor)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts a process, and gives the first line that it says.
+    fn start(&mut self, fleet: &Path, arguments: &[&str]) -> Result<String> {
+        let mut child = Command::new(fleet)
+            .arg("cluster")
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| fleet.display().to_string())?;
+        let stdout = child.stdout.take();
+        self.processes.push(child);
+        let mut said = String::new();
+        BufReader::new(stdout.context("no standard output")?).read_line(&mut said)?;
+        Ok(said)
+    }
+
+    /// Seconds of processors, of all.
+    fn cpu(&self) -> Result<f64> {
+        let mut ticks = 0;
+        for process in &self.processes {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.id()))?;
+            // After the name, which is in parentheses, the 12th and 13th field are user and system time.
+            let (_, fields) = stat.rsplit_once(')').context("no name of a process")?;
+            let fields = fields.split_whitespace().skip(11).take(2);
+            ticks += fields
+                .filter_map(|field| field.parse::<u64>().ok())
+                .sum::<u64>();
+        }
+        // SAFETY: it reads a constant of the system.
+        let second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok(ticks as f64 / second.max(1) as f64)
+    }
+
+    /// The largest memory of an executor in bytes.
+    fn peak(&self) -> Result<u64> {
+        let mut peak = 0;
+        for process in self.processes.iter().skip(1) {
+            let status = fs::read_to_string(format!("/proc/{}/status", process.id()))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kilobytes =
+                line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+            peak = peak.max(kilobytes.context("no VmHWM of a process")? * 1024);
+        }
+        Ok(peak)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            // One that has ended already is no error. Their folders are in that of the bench.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }

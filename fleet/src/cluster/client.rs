@@ -1,0 +1,127 @@
+//! Who asks: plans here, submits, and reads the rows that come back.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use ballista_core::config::{
+    BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK,
+    BALLISTA_SHUFFLE_SORT_BASED_MEMORY_LIMIT_PER_TASK_BYTES,
+};
+use ballista_core::execution_plans::execute_physical_plan;
+use ballista_core::extension::SessionConfigExt;
+use ballista_core::optimizer::ballista_default_optimizer_rules;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use url::Url;
+
+use super::server::MESSAGE;
+use crate::cli::SCHEDULER_PORT;
+use crate::engine::{Limits, MEMORY_OF_PARTITION, configured};
+use crate::store;
+
+/// Parts that a plan is cut into where nothing else was asked for.
+const PARTS: usize = 16;
+/// Bytes of rows for other executors that a task holds back before it writes them.
+const MEMORY_OF_SHUFFLE: usize = 16 << 20;
+/// How long the scheduler may take to answer at all.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A scheduler that answers.
+pub struct Cluster {
+    url: Url,
+}
+
+impl Cluster {
+    /// By the URL `df://HOST:PORT`.
+    pub fn new(text: &str) -> Result<Cluster> {
+        let url = parse(text)?;
+        let addresses = url.socket_addrs(|| Some(SCHEDULER_PORT));
+        let addresses = addresses.with_context(|| format!("{text}: no such host"))?;
+        let mut error = "it has no address".to_owned();
+        for address in &addresses {
+            match TcpStream::connect_timeout(address, PATIENCE) {
+                Ok(_) => return Ok(Cluster { url }),
+                Err(refused) => error = refused.to_string(),
+            }
+        }
+        bail!("{text}: no scheduler answers: {error}")
+    }
+
+    /// A session whose plans are for the cluster.
+    pub fn session(&self, limits: &Limits) -> Result<SessionContext> {
+        let parts = limits.threads.unwrap_or(PARTS);
+        let config = configured(
+            SessionConfig::new_with_ballista(),
+            parts,
+            MEMORY_OF_PARTITION,
+        )
+        .with_information_schema(false)
+        .with_ballista_grpc_client_max_message_size(MESSAGE as usize)
+        .set_usize(BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, 1)
+        .set_usize(
+            BALLISTA_SHUFFLE_SORT_BASED_MEMORY_LIMIT_PER_TASK_BYTES,
+            MEMORY_OF_SHUFFLE,
+        );
+        let runtime = RuntimeEnvBuilder::new().with_object_store_registry(store::stores());
+        let state = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(config)
+            .with_runtime_env(runtime.build_arc()?)
+            .with_optimizer_rules(ballista_default_optimizer_rules())
+            .build();
+        Ok(SessionContext::new_with_state(state))
+    }
+
+    /// The rows of a plan that this session made. They come when all of it has run.
+    pub async fn run(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        context: &SessionContext,
+    ) -> Result<SendableRecordBatchStream> {
+        let config = context.copied_config();
+        let (host, port) = (
+            self.url.host_str().unwrap_or_default(),
+            self.url.port().unwrap_or(SCHEDULER_PORT),
+        );
+        execute_physical_plan::<PhysicalPlanNode>(
+            format!("http://{host}:{port}"),
+            &config.ballista_config(),
+            plan,
+            config.ballista_physical_extension_codec().as_ref(),
+            context.session_id(),
+            config,
+        )
+        .await
+        .with_context(|| format!("the cluster at {}", self.url))
+    }
+}
+
+fn parse(text: &str) -> Result<Url> {
+    let wrong = || anyhow!("{text}: no cluster, must be df://HOST:PORT");
+    let url = Url::parse(text).map_err(|_| wrong())?;
+    let is_bare = matches!(url.path(), "" | "/") && url.query().is_none();
+    if url.scheme() != "df" || url.host_str().is_none_or(str::is_empty) || !is_bare {
+        return Err(wrong());
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_a_host_and_a_port() {
+        assert_eq!(parse("df://host:5").unwrap().port(), Some(5));
+        assert_eq!(parse("df://host").unwrap().port(), None);
+        for wrong in ["host:5", "http://host:5", "df://", "df://host:5/x", "df:5"] {
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(error.contains("must be df://HOST:PORT"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The same plans on a cluster, by Ballista: the scheduler and the executors are commands of this program.
+//!
+//! ```text
+//! merge, profile, …  --cluster df://…
+//!   checks shards, plans ──plan──► scheduler ◄──asks for tasks── executor ──reads──► shards
+//!            ▲                                                    │    ▲
+//!            └───────────────────── rows ────────────────────────┘    └─ rows of one stage for the next
+//! ```
+//!
+//! What is submitted is the physical plan that would run here, cut into more parts: so it reads the very files that
+//! were checked, with the sizes that they had, and nothing is listed again on the other side. Executors ask for work
+//! and need not be reachable by the scheduler, only by each other and by who asked. A task of an executor that is lost
+//! runs again on another one, and what others had read of it is read again; Ballista sees to that.
+
+#[cfg(feature = "cluster")]
+mod client;
+#[cfg(feature = "cluster")]
+mod server;
+#[cfg(feature = "cluster")]
+pub use {
+    client::Cluster,
+    server::{executor, scheduler},
+};
+
+#[cfg(not(feature = "cluster"))]
+mod absent;
+#[cfg(not(feature = "cluster"))]
+pub use absent::{Cluster, executor, scheduler};

@@ -1,0 +1,424 @@
+//! The same plans on a cluster: a scheduler and executors as processes of this machine, each with a folder and a port
+//! of its own, so that rows of other executors come by the network as they do from other machines.
+#![cfg(feature = "cluster")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{
+    Folder, ID, builds, counters, fleet, four, profile, refused, run, symbol, text, weighted,
+};
+use postlink_profile::{merge, plprof};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_postlink-fleet");
+/// What an executor has here.
+const USING: [&str; 4] = ["--threads", "1", "--memory", "128M"];
+/// Nothing here takes so long.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A process that ends with its test.
+struct Process {
+    child: Child,
+    // Nobody reads on, but a closed pipe would end the process that says more.
+    _stdout: BufReader<ChildStdout>,
+    /// The first line that it said.
+    said: String,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        stdout.read_line(&mut said).unwrap();
+        Process {
+            child,
+            _stdout: stdout,
+            said,
+        }
+    }
+
+    /// Ends it as a machine does that loses its power.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended already is no error.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Cluster {
+    url: String,
+    executors: Vec<Process>,
+    scheduler: Process,
+}
+
+impl Cluster {
+    fn new(folder: &Folder, executors: usize) -> Cluster {
+        let mut command = Command::new(PROGRAM);
+        command.args([
+            "cluster",
+            "scheduler",
+            "--port",
+            "0",
+            "--executor-timeout",
+            "8",
+        ]);
+        let scheduler = Process::start(&mut command);
+        let url = scheduler.said.trim().strip_prefix("scheduler: ");
+        let mut cluster = Cluster {
+            url: url.expect("it says where it listens").to_owned(),
+            executors: vec![],
+            scheduler,
+        };
+        for number in 0..executors {
+            let mut command = Command::new(PROGRAM);
+            command.args(["cluster", "executor", "--scheduler", &cluster.url]);
+            command.args(["--temporary", &folder.name(&format!("executor{number}"))]);
+            cluster.executors.push(Process::start(command.args(USING)));
+        }
+        cluster
+    }
+
+    /// The option.
+    fn option(&self) -> [&str; 2] {
+        ["--cluster", &self.url]
+    }
+
+    /// Runs a command on it, which must end with success.
+    fn fleet(&self, arguments: &[&str]) -> String {
+        text(&fleet(&[arguments, &self.option()].concat()))
+    }
+
+    /// The message of one that must fail.
+    fn refused(&self, arguments: &[&str]) -> String {
+        refused(&[arguments, &self.option()].concat())
+    }
+}
+
+/// Files of a stage below the folder of an executor.
+fn written(folder: PathBuf, stage: &str) -> usize {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let entries = entries.flatten().map(|entry| entry.path());
+    let count = |path: PathBuf| match path.is_dir() {
+        true if path.ends_with(stage) => below(path),
+        true => written(path, stage),
+        false => 0,
+    };
+    entries.map(count).sum()
+}
+
+/// Files below a folder.
+fn below(folder: PathBuf) -> usize {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let entries = entries.flatten().map(|entry| entry.path());
+    let count = |path: PathBuf| if path.is_dir() { below(path) } else { 1 };
+    entries.map(count).sum()
+}
+
+fn names(files: Vec<PathBuf>) -> Vec<String> {
+    let name = |file: &PathBuf| file.file_name().unwrap().to_str().unwrap().to_owned();
+    files.iter().map(name).collect()
+}
+
+/// Shards of so many rows each, which differ in a part of their rows.
+fn large(folder: &Folder, shards: u64, rows: u64) -> String {
+    let to = folder.name("large");
+    for shard in 0..shards {
+        let branches: String = (0..rows)
+            .map(|k| {
+                let from = 0x1000 + 7 * (k + shard % 3 * rows / 2);
+                format!("B {from:x} {:x} {} 0\n", from ^ 0x5555, k % 9 + 1)
+            })
+            .collect();
+        let path = folder.file("large.preagg", &branches);
+        let run = shard.to_string();
+        fleet(&["add", &path, "--build-id", ID, "--run", &run, "-o", &to]);
+    }
+    to
+}
+
+#[test]
+fn one_two_and_four_executors_give_the_bytes_of_one_machine() {
+    let folder = Folder::new();
+    let expected = four(&folder);
+    let a = folder.file(
+        "a.fdata",
+        "1 main 0 1 f\\ x 4 3 7\n0 [unknown] 0 1 main 0 0 18446744073709551615\n1 main 8 0 libc.so 1f 0 2\n",
+    );
+    let b = folder.file(
+        "b.preagg",
+        "E cycles\nB 1060 1080 10 2\nT 1080 1090 10a0 7 1\nF 1060 1070 8\nS 1060 4\n",
+    );
+    // A name that a URL and a path in a store write differently.
+    let shards = folder.name("shards of ü%20#?+");
+    std::fs::rename(folder.path("shards"), &shards).unwrap();
+    for path in [&a, &b] {
+        fleet(&["add", path, "--build-id", ID, "-o", &shards]);
+        fleet(&[
+            "add",
+            &format!("{path}:3"),
+            "--build-id",
+            ID,
+            "--run",
+            "x",
+            "-o",
+            &shards,
+        ]);
+    }
+    let fdata = profile(&folder, &[&shards], "here.fdata", &[]);
+    let preagg = profile(&folder, &[&shards], "here.preagg", &[]);
+    fleet(&["merge", &shards, "-o", &folder.name("here")]);
+    let quality = text(&fleet(&["quality", &shards]));
+    let sql = "SELECT kind, source, count(*) AS n, sum(CAST(count AS DECIMAL(20, 0))) AS s FROM counts \
+               GROUP BY kind, source ORDER BY kind, source";
+    let table = text(&fleet(&["query", sql, &shards]));
+    for executors in [1, 2, 4] {
+        let cluster = Cluster::new(&folder, executors);
+        let option = cluster.option();
+        assert_eq!(profile(&folder, &[&shards], "a.plprof", &option), expected);
+        assert_eq!(profile(&folder, &[&shards], "a.fdata", &option), fdata);
+        assert_eq!(profile(&folder, &[&shards], "a.preagg", &option), preagg);
+        let there = format!("there{executors}");
+        cluster.fleet(&["merge", &shards, "-o", &folder.name(&there)]);
+        // A name has the hash of all bytes.
+        assert_eq!(names(folder.shards(&there)), names(folder.shards("here")));
+        assert_eq!(cluster.fleet(&["quality", &shards]), quality);
+        assert_eq!(cluster.fleet(&["query", sql, &shards]), table);
+    }
+}
+
+#[test]
+fn expiring_and_merging_in_place_on_a_cluster_lose_and_repeat_nothing() {
+    let folder = Folder::new();
+    let shards = folder.name("shards");
+    let days = ["2026-01-01", "2026-02-01", "2026-03-01"];
+    for (seed, day) in (1..).zip(days) {
+        let path = folder.counters(&format!("{seed}.plprof"), &counters(seed, 1));
+        fleet(&["add", &path, "-o", &shards, "--day", day]);
+    }
+    let cluster = Cluster::new(&folder, 2);
+    // A shard twice, under another name.
+    let first = folder.shards("shards")[0].clone();
+    std::fs::copy(&first, first.with_file_name("copy.parquet")).unwrap();
+    cluster.fleet(&["merge", &shards, "-o", &shards, "--replace"]);
+    assert_eq!(folder.shards("shards").len(), 1);
+    cluster.fleet(&["expire", &shards, "--before", "2026-02-01"]);
+    let kept = ["2.plprof", "3.plprof"].map(|name| weighted(&folder.name(name), 1));
+    let mut bytes = Vec::new();
+    plprof::write_to(&mut bytes, &merge(&kept).unwrap().profile).unwrap();
+    assert_eq!(
+        profile(&folder, &[&shards], "a.plprof", &cluster.option()),
+        bytes
+    );
+}
+
+#[test]
+fn rows_are_carried_over_to_a_new_build_on_a_cluster() {
+    let folder = Folder::new();
+    let Some((old, new)) = builds(&folder) else {
+        println!("SKIPPED: gcc is not installed");
+        return;
+    };
+    let (same, size) = symbol(&old, "same");
+    let lines = (0..size).map(|at| format!("S {:x} {}\n", same + at, at + 1));
+    let samples = folder.file("a.preagg", &lines.collect::<String>());
+    let shards = folder.name("shards");
+    fleet(&["add", &samples, "--binary", &old, "-o", &shards]);
+    let cluster = Cluster::new(&folder, 2);
+    let (here, there) = (folder.name("here"), folder.name("there"));
+    let ask = ["stale", &shards, "--from", &old, "--to", &new, "-o"];
+    fleet(&[&ask[..], &[&here]].concat());
+    cluster.fleet(&[&ask[..], &[&there]].concat());
+    assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
+}
+
+#[test]
+fn a_damaged_shard_is_named_and_left_out_on_a_cluster_only_if_asked() {
+    let folder = Folder::new();
+    four(&folder);
+    let shards = folder.name("shards");
+    let victim = folder.shards("shards")[1].clone();
+    let whole = std::fs::read(&victim).unwrap();
+    std::fs::write(&victim, &whole[..whole.len() / 2]).unwrap();
+    let cluster = Cluster::new(&folder, 1);
+    let (here, there) = (folder.name("here"), folder.name("there"));
+    let message = cluster.refused(&["merge", &shards, "-o", &there]);
+    let name = victim.file_name().unwrap().to_str().unwrap();
+    assert!(
+        message.contains(name) && message.contains("PAR1"),
+        "{message}"
+    );
+    fleet(&["merge", &shards, "-o", &here, "--skip-damaged"]);
+    let said = cluster.fleet(&["merge", &shards, "-o", &there, "--skip-damaged"]);
+    assert!(
+        said.contains("1 damaged files were left out, 3 are used"),
+        "{said}"
+    );
+    assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
+}
+
+/// Starts a merge, and gives it when the first executor has written rows in that stage.
+fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command.args(["merge", shards, "-o", &folder.name("there")]);
+    let mut merge = command
+        .args(cluster.option())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while written(folder.path("executor0"), stage) == 0 {
+        assert!(
+            merge.try_wait().unwrap().is_none(),
+            "it must be in the middle"
+        );
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(
+        merge.try_wait().unwrap().is_none(),
+        "it must be in the middle"
+    );
+    merge
+}
+
+/// While shards are read, and while others read what it made of them.
+#[test]
+fn an_executor_that_is_killed_in_the_middle_costs_time_and_no_row() {
+    let folder = Folder::new();
+    let shards = large(&folder, 24, 8000);
+    fleet(&["merge", &shards, "-o", &folder.name("here")]);
+    for stage in ["1", "2"] {
+        let mut cluster = Cluster::new(&folder, 2);
+        let merge = begun(&folder, &cluster, &shards, stage);
+        cluster.executors[0].kill();
+        let done = merge.wait_with_output().unwrap();
+        assert!(done.status.success(), "stage {stage}: {}", text(&done));
+        assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
+        for left in ["there", "executor0"] {
+            std::fs::remove_dir_all(folder.path(left)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_cluster_without_executors_left_is_an_error_and_nothing_is_written() {
+    let folder = Folder::new();
+    let shards = large(&folder, 24, 8000);
+    let mut cluster = Cluster::new(&folder, 1);
+    let merge = begun(&folder, &cluster, &shards, "1");
+    cluster.executors[0].kill();
+    let done = merge.wait_with_output().unwrap();
+    let message = text(&done);
+    assert!(!done.status.success(), "{message}");
+    assert!(message.contains("all executors were lost"), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    assert_eq!(below(folder.path("there")), 0);
+}
+
+#[test]
+fn a_scheduler_that_is_killed_in_the_middle_is_an_error_and_nothing_is_written() {
+    let folder = Folder::new();
+    let shards = large(&folder, 24, 8000);
+    let mut cluster = Cluster::new(&folder, 1);
+    let merge = begun(&folder, &cluster, &shards, "1");
+    cluster.scheduler.kill();
+    let done = merge.wait_with_output().unwrap();
+    let message = text(&done);
+    assert!(!done.status.success(), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    assert_eq!(below(folder.path("there")), 0);
+}
+
+#[test]
+fn a_full_disk_of_an_executor_is_an_error_and_nothing_is_written() {
+    let folder = Folder::new();
+    let shards = large(&folder, 3, 8000);
+    let before = folder.shards("large");
+    let mut cluster = Cluster::new(&folder, 0);
+    // A limit for files, whose signal is ignored, is what a full disk looks like to a writer.
+    let script = format!(
+        "ulimit -f 8; trap '' XFSZ; exec '{PROGRAM}' cluster executor --scheduler {} --temporary '{}' {}",
+        cluster.url,
+        folder.name("executor0"),
+        USING.join(" ")
+    );
+    let mut command = Command::new("bash");
+    cluster
+        .executors
+        .push(Process::start(command.args(["-c", &script])));
+    let message = cluster.refused(&["merge", &shards, "-o", &shards, "--replace"]);
+    assert!(message.contains("File too large"), "{message}");
+    assert_eq!(folder.shards("large"), before);
+}
+
+#[test]
+fn wrong_requests_to_a_cluster_are_sentences() {
+    let folder = Folder::new();
+    four(&folder);
+    let shards = folder.name("shards");
+    let ask = ["query", "SELECT 1", &shards, "--cluster"];
+    for (url, expected) in [
+        ("http://127.0.0.1:1", "must be df://HOST:PORT"),
+        ("df://127.0.0.1:1", "no scheduler answers"),
+        ("df://no-such-host.invalid", "no such host"),
+    ] {
+        let message = refused(&[&ask[..], &[url]].concat());
+        assert!(message.contains(expected), "{message}");
+    }
+    let executor = ["cluster", "executor", "--threads", "3", "--memory", "100M"];
+    let message = refused(&executor);
+    assert!(
+        message.contains("needs 201326592 bytes of --memory"),
+        "{message}"
+    );
+    let cluster = Cluster::new(&folder, 1);
+    let message = cluster.refused(&["query", "SELECT nothing FROM counts", &shards]);
+    assert!(message.contains("nothing"), "{message}");
+    let out = folder.name("out.plprof");
+    let message = cluster.refused(&["profile", &shards, "--build-id", "00", "-o", &out]);
+    assert!(message.contains("it has none at all"), "{message}");
+    // Its port is taken.
+    let (_, port) = cluster.url.rsplit_once(':').unwrap();
+    let second = run(&["cluster", "scheduler", "--port", port]);
+    assert!(
+        text(&second).contains("cannot listen at port"),
+        "{}",
+        text(&second)
+    );
+}
+
+/// An executor that is asked to end leaves no files.
+#[test]
+fn an_executor_that_is_ended_removes_its_folder() {
+    let folder = Folder::new();
+    four(&folder);
+    let mut cluster = Cluster::new(&folder, 1);
+    cluster.fleet(&["merge", &folder.name("shards"), "-o", &folder.name("there")]);
+    assert!(below(folder.path("executor0")) > 0);
+    let executor = &mut cluster.executors[0].child;
+    let id = executor.id().to_string();
+    assert!(Command::new("kill").arg(&id).status().unwrap().success());
+    let start = Instant::now();
+    while executor.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let left = std::fs::read_dir(folder.path("executor0")).unwrap();
+    assert_eq!(left.count(), 0);
+}
