@@ -209,6 +209,7 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
         [a] => u64::from(a),
         [a, b] => u64::from(u16::from_le_bytes([a, b])),
         [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
         _ => {
             let mut word = [0; 8];
             for (to, from) in word.iter_mut().zip(bytes) {

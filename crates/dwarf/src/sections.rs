@@ -40,6 +40,11 @@ pub enum Section {
 const COUNT: usize = 13;
 
 impl Section {
+    /// Whether what is in it stays where it is: new lists of DWARF 2 to 4 are all behind the old ones.
+    pub(crate) fn keeps_offsets(self) -> bool {
+        matches!(self, Section::Ranges | Section::Loc)
+    }
+
     /// All of them.
     pub const ALL: [Section; COUNT] = [
         Section::Info,

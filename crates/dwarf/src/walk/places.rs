@@ -31,20 +31,27 @@ impl<'d> Walk<'_, 'd> {
         let new = match self.plan.locations.known.get(&key) {
             Some(known) => *known,
             None => {
+                let lost = self.plan.report.count(Loss::UnknownOperation);
                 let new = self.write_locations(section, offset, views_offset)?;
-                self.plan.locations.known.insert(key, new);
+                // Most lists stay and are named once. Those that are named again are read again, unless that would
+                // count a loss twice.
+                if new.is_some() || self.plan.report.count(Loss::UnknownOperation) > lost {
+                    self.plan.locations.known.insert(key, new);
+                }
                 new
             }
         };
         if let Some(v) = views {
             let old = views_offset.unwrap_or(0);
-            let number = new.map_or(Number::OldViews(section, old), |(_, at)| {
-                Number::NewViews(at)
-            });
-            self.patch(v, number);
+            match new {
+                Some((_, at)) => self.patch(v, Number::NewViews(at)),
+                None if section.keeps_offsets() => {}
+                None => self.patch(v, Number::OldViews(section, old)),
+            }
         }
         match (new, a.form == form::LOCLISTX) {
             (Some((at, _)), false) => self.patch(a, Number::Locations(at)),
+            (None, false) if section.keeps_offsets() => {}
             (None, false) => self.patch(a, Number::Offset(section, offset)),
             (Some((at, _)), true) => {
                 let index = self.values.number(a);

@@ -316,7 +316,7 @@ impl Walk<'_, '_> {
             for index in indexes {
                 self.keep(*index)?;
             }
-            if a.form != form::RNGLISTX {
+            if a.form != form::RNGLISTX && !section.keeps_offsets() {
                 self.patch(a, Number::Offset(section, offset));
             }
             return Ok(());
