@@ -31,6 +31,7 @@
 //! * The same demands give the same table.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::Error;
 use crate::forms::{self, Encoding};
@@ -45,9 +46,9 @@ const SECTION: &str = ".debug_abbrev";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     /// The attribute.
-    pub name: u64,
+    pub name: u16,
     /// Its form.
-    pub form: u64,
+    pub form: u16,
     /// Its value, if the form is `implicit_const`.
     pub implicit: i64,
 }
@@ -61,46 +62,61 @@ pub(crate) struct Step {
     pub name: u16,
     /// Its form.
     pub form: u16,
+    /// Bytes of its value; `None` if that says how many it has.
+    pub size: Option<u8>,
 }
 
-/// What an abbreviation code stands for.
+/// What an abbreviation code stands for. A large program has hundreds of thousands of them, as compilers make a table
+/// for each unit: what few are asked for is [read again](Table::specs).
 #[derive(Clone, Debug)]
 pub(crate) struct Declaration {
     pub code: u64,
-    pub tag: u64,
+    pub tag: u16,
     pub children: bool,
-    /// Its attributes.
-    pub specs: Vec<Spec>,
-    /// How to walk over an entry.
-    pub steps: Vec<Step>,
+    /// Whether an attribute may matter.
+    pub matters: bool,
+    /// Whether one says where its code is.
+    pub may_be_scope: bool,
+    has_entry_pc: bool,
+    /// Whether an attribute may be a list of ranges or places.
+    may_have_lists: bool,
+    /// The value of `high_pc`, if that is `implicit_const`.
+    pub implicit_high: i64,
     /// Bytes after the last step.
     pub rest: u32,
+    /// Which of the table's steps lead over an entry.
+    steps: Range<u32>,
     /// Where its attributes are in the section, code, tag and end excluded.
-    place: (usize, usize),
+    place: Range<usize>,
 }
 
 /// A table, read for units of one encoding.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct Table<'d> {
+    section: &'d [u8],
     /// Where it begins in the section.
     pub start: u64,
     /// Where the zero byte is that ends it.
     pub end: u64,
     declarations: Vec<Declaration>,
+    /// Of all declarations.
+    steps: Vec<Step>,
     /// Index by code, for tables whose codes are not 1, 2 ….
     by_code: rustc_hash::FxHashMap<u64, u32>,
     /// The highest code.
     highest: u64,
 }
 
-impl Table {
+impl<'d> Table<'d> {
     /// Reads the table at an offset.
-    pub fn read(section: &[u8], offset: u64, encoding: Encoding) -> Result<Self, Error> {
+    pub fn read(section: &'d [u8], offset: u64, encoding: Encoding) -> Result<Self, Error> {
         let mut r = Reader::new(section, offset, SECTION)?;
         let mut table = Table {
+            section,
             start: offset,
             end: 0,
             declarations: Vec::new(),
+            steps: Vec::new(),
             by_code: Default::default(),
             highest: 0,
         };
@@ -109,9 +125,11 @@ impl Table {
             let code = r.uleb()?;
             if code == 0 {
                 table.end = at;
+                table.declarations.shrink_to_fit();
+                table.steps.shrink_to_fit();
                 return Ok(table);
             }
-            let declaration = Declaration::read(&mut r, code, encoding)?;
+            let declaration = Declaration::read(&mut r, code, encoding, &mut table.steps)?;
             // Readers take the first or the last one, or none.
             if table.get(code).is_some() {
                 r.at = at as usize;
@@ -137,84 +155,120 @@ impl Table {
     }
 }
 
-impl Declaration {
-    fn read(r: &mut Reader<'_>, code: u64, encoding: Encoding) -> Result<Self, Error> {
-        let tag = r.uleb()?;
-        let children = r.u8()?;
-        let is_small = |n: u64| u16::try_from(n).is_ok_and(|n| n != 0);
-        if children > 1 || !is_small(tag) {
-            return Err(r.error(format!("the tag {tag:#x}, with children: {children}")));
-        }
-        let from = r.at;
-        let mut specs = Vec::new();
-        let to = loop {
-            let to = r.at;
-            let (name, f) = (r.uleb()?, r.uleb()?);
-            if (name, f) == (0, 0) {
-                break to;
-            }
-            if !is_small(name) || !is_small(f) {
-                return Err(r.error(format!("the attribute {name:#x} of the form {f:#x}")));
-            }
-            let implicit = if f == u64::from(form::IMPLICIT_CONST) {
-                r.sleb()?
-            } else {
-                0
-            };
-            specs.push(Spec {
-                name,
-                form: f,
-                implicit,
-            });
+impl Table<'_> {
+    /// How to walk over an entry of a declaration of this table.
+    #[inline]
+    pub fn steps(&self, of: &Declaration) -> &[Step] {
+        let steps = self
+            .steps
+            .get(of.steps.start as usize..of.steps.end as usize);
+        steps.unwrap_or_default() // they were put there
+    }
+
+    /// The attributes of a declaration of this table.
+    pub fn specs(&self, of: &Declaration) -> impl Iterator<Item = Spec> {
+        let mut r = Reader {
+            data: self.section,
+            at: of.place.start,
+            end: of.place.end,
+            section: SECTION,
         };
-        let (steps, rest) = steps(&specs, encoding);
-        Ok(Declaration {
-            code,
-            tag,
-            children: children == 1,
-            specs,
-            steps,
-            rest,
-            place: (from, to),
-        })
-    }
-
-    /// Whether an attribute of it may be a list of ranges or places.
-    fn may_have_lists(&self) -> bool {
-        self.specs.iter().any(|s| {
-            let name = u16::try_from(s.name).unwrap_or(0);
-            let is_expression = u16::try_from(s.form).is_ok_and(|f| f == form::EXPRLOC);
-            name == at::RANGES || is_list_attribute(name) && !is_expression
-        })
-    }
-
-    /// Whether it has an attribute.
-    pub fn has(&self, name: u16) -> bool {
-        self.specs.iter().any(|s| s.name == u64::from(name))
+        // They were read before.
+        std::iter::from_fn(move || Spec::read(&mut r).ok().flatten())
     }
 }
 
-/// How to walk over an entry of these attributes: runs of bytes that need not be looked at become one skip.
-fn steps(specs: &[Spec], encoding: Encoding) -> (Vec<Step>, u32) {
-    let mut steps = Vec::new();
-    let mut skip = 0u32;
-    for spec in specs {
-        let name = u16::try_from(spec.name).unwrap_or(0);
-        let f = u16::try_from(spec.form).unwrap_or(0);
-        let size = forms::fixed_size(f, encoding);
-        let wanted = is_wanted(name, f, encoding);
-        if let (Some(size), false) = (size, wanted) {
-            skip = skip.saturating_add(size);
-            continue;
+/// Whether a name, tag or form is one: none has more bits, and 0 says that there is none.
+fn small(number: u64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|n| *n != 0)
+}
+
+impl Spec {
+    /// Reads the next one; `None` behind the last.
+    fn read(r: &mut Reader<'_>) -> Result<Option<Spec>, Error> {
+        let (name, f) = (r.uleb()?, r.uleb()?);
+        if (name, f) == (0, 0) {
+            return Ok(None);
         }
-        steps.push(Step {
-            skip,
-            name: if wanted { name } else { 0 },
+        let (Some(name), Some(f)) = (small(name), small(f)) else {
+            return Err(r.error(format!("the attribute {name:#x} of the form {f:#x}")));
+        };
+        let implicit = if f == form::IMPLICIT_CONST {
+            r.sleb()?
+        } else {
+            0
+        };
+        Ok(Some(Spec {
+            name,
             form: f,
-        });
-        skip = 0;
+            implicit,
+        }))
     }
-    (steps, skip)
+
+    /// Whether it may be a list of ranges or places.
+    fn may_be_list(&self) -> bool {
+        self.name == at::RANGES || is_list_attribute(self.name) && self.form != form::EXPRLOC
+    }
+}
+
+impl Declaration {
+    /// Reads one, and how to walk over its entries: runs of bytes that need not be looked at become one skip.
+    fn read(
+        r: &mut Reader<'_>,
+        code: u64,
+        encoding: Encoding,
+        steps: &mut Vec<Step>,
+    ) -> Result<Self, Error> {
+        let tag = r.uleb()?;
+        let children = r.u8()?;
+        let (Some(tag), 0..=1) = (small(tag), children) else {
+            return Err(r.error(format!("the tag {tag:#x}, with children: {children}")));
+        };
+        let first = steps.len() as u32;
+        let mut out = Declaration {
+            code,
+            tag,
+            children: children == 1,
+            matters: false,
+            may_be_scope: false,
+            has_entry_pc: false,
+            may_have_lists: false,
+            implicit_high: 0,
+            rest: 0,
+            steps: first..first,
+            place: r.at..r.at,
+        };
+        let mut has_high = false;
+        while let Some(spec) = Spec::read(r)? {
+            out.place.end = r.at;
+            out.has_entry_pc |= spec.name == at::ENTRY_PC;
+            out.may_have_lists |= spec.may_be_list();
+            out.may_be_scope |= matches!(
+                spec.name,
+                at::LOW_PC | at::HIGH_PC | at::RANGES | at::ENTRY_PC
+            );
+            if spec.name == at::HIGH_PC && !has_high {
+                (has_high, out.implicit_high) = (true, spec.implicit);
+            }
+            let size = forms::fixed_size(spec.form, encoding);
+            let wanted = is_wanted(spec.name, spec.form, encoding);
+            if let (Some(size), false) = (size, wanted) {
+                out.rest = out.rest.saturating_add(size.into());
+                continue;
+            }
+            out.matters |= wanted;
+            steps.push(Step {
+                skip: std::mem::take(&mut out.rest),
+                name: if wanted { spec.name } else { 0 },
+                form: spec.form,
+                size,
+            });
+        }
+        // A table has as many steps as bytes at most, and no file has 2^32 of them in one.
+        out.steps.end = u32::try_from(steps.len())
+            .map_err(|_| r.error("a table of more than 2^32 attributes"))?;
+        Ok(out)
+    }
 }
 
 /// Whether an attribute may hold an address, an expression, or an offset into a section that changes.
@@ -371,7 +425,7 @@ fn recipe(
     }
     if let Some(pad) = with_low
         && !demand.without_address
-        && !declaration.has(at::ENTRY_PC)
+        && !declaration.has_entry_pc
     {
         return Some(Recipe::EntryAndRanges(pad));
     }
@@ -407,12 +461,12 @@ pub(crate) fn put_padding(out: &mut Vec<u8>, mut bytes: u8) {
     }
 }
 
-impl Table {
+impl Table<'_> {
     /// Finds an abbreviation for each demand. `demands` must ascend.
     pub fn meet(&self, demands: &[Demand], encoding: Encoding) -> Additions {
         let mut out = Additions::default();
         let mut next = self.highest + 1;
-        let has_lists = self.declarations.iter().any(Declaration::may_have_lists);
+        let has_lists = self.declarations.iter().any(|d| d.may_have_lists);
         for demand in demands {
             let Some(declaration) = self.get(demand.code) else {
                 continue;
@@ -457,15 +511,13 @@ impl Table {
                 replaced.push((declaration, alternate.recipe));
             }
         }
-        replaced.sort_by_key(|(d, _)| d.place);
+        replaced.sort_by_key(|(d, _)| d.place.start);
         let mut bytes = Vec::new();
         for (declaration, recipe) in replaced {
             bytes.clear();
-            put_specs(&mut bytes, declaration, recipe, encoding);
-            out.push(
-                declaration.place.0 as u64..declaration.place.1 as u64,
-                &bytes,
-            );
+            self.put_specs(&mut bytes, declaration, recipe, encoding);
+            let place = &declaration.place;
+            out.push(place.start as u64..place.end as u64, &bytes);
         }
         bytes.clear();
         for (code, of, recipe) in &additions.list {
@@ -473,9 +525,9 @@ impl Table {
                 continue;
             };
             put_uleb(&mut bytes, *code);
-            put_uleb(&mut bytes, declaration.tag);
+            put_uleb(&mut bytes, declaration.tag.into());
             bytes.push(u8::from(declaration.children));
-            put_specs(&mut bytes, declaration, *recipe, encoding);
+            self.put_specs(&mut bytes, declaration, *recipe, encoding);
             bytes.extend([0, 0]);
         }
         if !bytes.is_empty() {
@@ -484,37 +536,39 @@ impl Table {
         // The zero that ends it is part of it.
         out.end_part(self.start..self.end + 1, first);
     }
-}
 
-/// Appends the attributes of a declaration that follows a recipe.
-fn put_specs(out: &mut Vec<u8>, declaration: &Declaration, recipe: Recipe, encoding: Encoding) {
-    for spec in &declaration.specs {
-        let name = u16::try_from(spec.name).unwrap_or(0);
-        match name {
-            at::LOW_PC => match recipe {
-                Recipe::LowAndRanges(_) => put_spec(out, spec),
-                Recipe::EntryAndRanges(_) => put_spec(
-                    out,
-                    &Spec {
-                        name: at::ENTRY_PC.into(),
-                        ..*spec
-                    },
-                ),
-                Recipe::Ranges(_) | Recipe::RangesByIndex(_) => {}
-            },
-            at::HIGH_PC => {
-                let (f, pad) = match recipe {
-                    Recipe::LowAndRanges(pad)
-                    | Recipe::EntryAndRanges(pad)
-                    | Recipe::Ranges(pad) => (encoding.offset_form(), pad),
-                    Recipe::RangesByIndex(_) => (form::RNGLISTX, 0),
-                };
-                put_plain(out, at::RANGES, f);
-                for _ in 0..paddings(pad) {
-                    put_plain(out, at::PADDING, form::UDATA);
+    /// Appends the attributes of a declaration that follows a recipe.
+    fn put_specs(
+        &self,
+        out: &mut Vec<u8>,
+        declaration: &Declaration,
+        recipe: Recipe,
+        encoding: Encoding,
+    ) {
+        for spec in self.specs(declaration) {
+            match spec.name {
+                at::LOW_PC => match recipe {
+                    Recipe::LowAndRanges(_) => put_spec(out, &spec),
+                    Recipe::EntryAndRanges(_) => {
+                        let name = at::ENTRY_PC;
+                        put_spec(out, &Spec { name, ..spec });
+                    }
+                    Recipe::Ranges(_) | Recipe::RangesByIndex(_) => {}
+                },
+                at::HIGH_PC => {
+                    let (f, pad) = match recipe {
+                        Recipe::LowAndRanges(pad)
+                        | Recipe::EntryAndRanges(pad)
+                        | Recipe::Ranges(pad) => (encoding.offset_form(), pad),
+                        Recipe::RangesByIndex(_) => (form::RNGLISTX, 0),
+                    };
+                    put_plain(out, at::RANGES, f);
+                    for _ in 0..paddings(pad) {
+                        put_plain(out, at::PADDING, form::UDATA);
+                    }
                 }
+                _ => put_spec(out, &spec),
             }
-            _ => put_spec(out, spec),
         }
     }
 }
@@ -525,9 +579,8 @@ fn put_plain(out: &mut Vec<u8>, name: u16, f: u16) {
 }
 
 fn put_spec(out: &mut Vec<u8>, spec: &Spec) {
-    put_uleb(out, spec.name);
-    put_uleb(out, spec.form);
-    if spec.form == u64::from(form::IMPLICIT_CONST) {
+    put_plain(out, spec.name, spec.form);
+    if spec.form == form::IMPLICIT_CONST {
         put_sleb(out, spec.implicit);
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn grow(
     section: &[u8],
     name: &'static str,
     c: &Contribution,
-    growth: &Growth,
+    growth: Growth,
     out: &mut Splices,
 ) -> Result<u64, Error> {
     let error = |what: String| Error::new(name, c.start, what);
@@ -173,7 +173,7 @@ mod tests {
             new_slots: vec![0],
         };
         let mut out = Splices::default();
-        let lists = grow(&section, ".debug_x", &all[1], &growth, &mut out).unwrap();
+        let lists = grow(&section, ".debug_x", &all[1], growth, &mut out).unwrap();
         let new = out.apply(&section);
         let again = read_all(&new, ".debug_x").unwrap();
         assert_eq!(again.len(), 3);

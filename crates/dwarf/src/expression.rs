@@ -41,20 +41,24 @@ pub(crate) enum OperandKind {
     Constant(u64),
 }
 
+/// Whether an expression has a byte that may be an operation that names an address.
+pub(crate) fn may_name(expression: &[u8]) -> bool {
+    expression.iter().any(|byte| {
+        matches!(
+            *byte,
+            op::ADDR | op::ADDRX | op::CONSTX | op::GNU_ADDR_INDEX | op::GNU_CONST_INDEX
+        )
+    })
+}
+
 /// Addresses of an expression, in order. `Ok(None)`: it has an operation that is not known, in front of a
 /// byte that may be one.
 pub(crate) fn operands(
     expression: &[u8],
     encoding: Encoding,
 ) -> Result<Option<Vec<Operand>>, Error> {
-    let may_be = |byte: &u8| {
-        matches!(
-            *byte,
-            op::ADDR | op::ADDRX | op::CONSTX | op::GNU_ADDR_INDEX | op::GNU_CONST_INDEX
-        )
-    };
     let mut out = Vec::new();
-    if !expression.iter().any(may_be) {
+    if !may_name(expression) {
         return Ok(Some(out));
     }
     let mut r = Reader::new(expression, 0, "expression")?;
@@ -67,11 +71,8 @@ pub(crate) fn operands(
             op::CONSTX | op::GNU_CONST_INDEX => OperandKind::Constant(r.uleb()?),
             _ => {
                 if !skip(&mut r, code, encoding, &mut out)? {
-                    return Ok(if expression.iter().skip(at).any(may_be) {
-                        None
-                    } else {
-                        Some(out)
-                    });
+                    let unknown = expression.get(at..).is_some_and(may_name);
+                    return Ok((!unknown).then_some(out));
                 }
                 continue;
             }

@@ -14,6 +14,7 @@ use crate::pool::Outcome;
 use crate::read::{fits, part, put_at, put_number, put_uleb_padded, uleb_len};
 use crate::report::{Loss, Report};
 use crate::sections::{Changes, Section, Sections};
+use crate::splice::Pieces;
 use crate::unit::{Attribute, Entries, Entry, Unit};
 use crate::walk::{Conversion, Number, Patch, Plan};
 
@@ -51,51 +52,11 @@ impl Places<'_> {
     }
 }
 
-/// Replaced bytes of `.debug_info`: millions of a few bytes each.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pieces {
-    /// Where each begins, how many bytes were there, and how many take their place.
-    list: Vec<(u64, u32, u32)>,
-    bytes: Vec<u8>,
-}
-
-impl Pieces {
-    /// Says what the bytes replace that were appended from a place on.
-    fn end(&mut self, old: Range<u64>, from: usize) {
-        // A unit has less than 4 GiB.
-        let (old_len, new_len) = (old.end - old.start, self.bytes.len() - from);
-        self.list.push((old.start, old_len as u32, new_len as u32));
-    }
-
-    fn push(&mut self, old: Range<u64>, new: &[u8]) {
-        let from = self.bytes.len();
-        self.bytes.extend_from_slice(new);
-        self.end(old, from);
-    }
-
-    /// Number of pieces, and of new bytes.
-    pub fn size(&self) -> (usize, usize) {
-        (self.list.len(), self.bytes.len())
-    }
-
-    /// What is replaced, and by what, in the order in which it came.
-    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
-        let mut rest = &self.bytes[..];
-        self.list.iter().map(move |(start, old_len, new_len)| {
-            let (new, after) = rest
-                .split_at_checked(*new_len as usize)
-                .unwrap_or((rest, &[]));
-            rest = after;
-            (*start..*start + u64::from(*old_len), new)
-        })
-    }
-}
-
 /// Writes what changes in a unit.
 pub(crate) fn unit(
     sections: &Sections<'_>,
     unit: &Unit,
-    table: &Table,
+    table: &Table<'_>,
     additions: &Additions,
     plan: &mut Plan,
     places: &Places<'_>,

@@ -48,7 +48,7 @@ impl Encoding {
 }
 
 /// Number of bytes of a form, if all its values have as many.
-pub(crate) fn fixed_size(f: u16, encoding: Encoding) -> Option<u32> {
+pub(crate) fn fixed_size(f: u16, encoding: Encoding) -> Option<u8> {
     Some(match f {
         form::FLAG_PRESENT | form::IMPLICIT_CONST => 0,
         form::DATA1 | form::REF1 | form::FLAG | form::STRX1 | form::ADDRX1 => 1,
@@ -57,25 +57,26 @@ pub(crate) fn fixed_size(f: u16, encoding: Encoding) -> Option<u32> {
         form::DATA4 | form::REF4 | form::STRX4 | form::ADDRX4 | form::REF_SUP4 => 4,
         form::DATA8 | form::REF8 | form::REF_SIG8 | form::REF_SUP8 => 8,
         form::DATA16 => 16,
-        form::ADDR => u32::from(ADDRESS_SIZE),
-        form::REF_ADDR if encoding.version == 2 => u32::from(ADDRESS_SIZE),
+        form::ADDR => ADDRESS_SIZE,
+        form::REF_ADDR if encoding.version == 2 => ADDRESS_SIZE,
         form::SEC_OFFSET
         | form::STRP
         | form::LINE_STRP
         | form::STRP_SUP
         | form::REF_ADDR
         | form::GNU_REF_ALT
-        | form::GNU_STRP_ALT => u32::from(encoding.offset_size),
+        | form::GNU_STRP_ALT => encoding.offset_size,
         _ => return None,
     })
 }
 
 /// Reads over a value of a form; `indirect` has been resolved.
+#[inline]
 pub(crate) fn skip(r: &mut Reader<'_>, f: u16, encoding: Encoding) -> Result<(), Error> {
-    if let Some(size) = fixed_size(f, encoding) {
-        return r.bytes(u64::from(size)).map(drop);
-    }
     match f {
+        form::EXPRLOC | form::BLOCK1 | form::BLOCK2 | form::BLOCK4 | form::BLOCK => {
+            block(r, f).map(drop)
+        }
         form::UDATA
         | form::REF_UDATA
         | form::STRX
@@ -86,11 +87,11 @@ pub(crate) fn skip(r: &mut Reader<'_>, f: u16, encoding: Encoding) -> Result<(),
         | form::GNU_STR_INDEX => r.uleb().map(drop),
         form::SDATA => r.sleb().map(drop),
         form::STRING => r.string().map(drop),
-        form::LLVM_ADDRX_OFFSET => r.uleb().and_then(|_| r.bytes(4)).map(drop),
-        form::BLOCK1 | form::BLOCK2 | form::BLOCK4 | form::BLOCK | form::EXPRLOC => {
-            block(r, f).map(drop)
-        }
-        _ => Err(r.error(format!("the unknown form {f:#x}"))),
+        form::LLVM_ADDRX_OFFSET => r.uleb().and_then(|_| r.skip(4)),
+        _ => match fixed_size(f, encoding) {
+            Some(size) => r.skip(size.into()),
+            None => Err(r.error(format!("the unknown form {f:#x}"))),
+        },
     }
 }
 

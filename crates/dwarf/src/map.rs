@@ -173,6 +173,7 @@ impl AddressMap {
         parts.bodies.sort_unstable_by_key(|r| r.start);
         disjoint("old bodies", &parts.bodies)?;
         parts.runs.sort_unstable_by_key(|r| (r.old, r.new));
+        let mut bodies = Ascending::new(&parts.bodies);
         for run in &parts.runs {
             let error = || MapError::Outside {
                 old: run.old,
@@ -182,7 +183,7 @@ impl AddressMap {
             let new_end = run
                 .new
                 .checked_add(u64::from(run.new_len) + u64::from(run.tail));
-            let body = holder(&parts.bodies, run.old).ok_or_else(error)?;
+            let body = bodies.holder(run.old).ok_or_else(error)?;
             if run.old_len == 0 || new_end.is_none() || end.is_none_or(|end| end > body.end) {
                 return Err(error());
             }
@@ -208,7 +209,9 @@ impl AddressMap {
             let lengths = u64::from(run.old_len) << 32 | u64::from(run.new_len);
             mix(mix(mix(digest, run.old), run.new), lengths)
         });
-        let runs = joined(&parts.runs, &parts.bodies);
+        let mut runs = parts.runs;
+        join(&mut runs, &parts.bodies);
+        runs.shrink_to_fit();
         let bodies = parts.bodies;
         let start = |first: Option<u64>| first.unwrap_or(0);
         let found = (
@@ -329,14 +332,19 @@ impl AddressMap {
     /// The old interval in new code: ascending, disjoint, neighbours joined. What is not code, and code that
     /// stays, maps to itself.
     pub fn interval(&self, old: &Range<u64>) -> Vec<Range<u64>> {
-        if !self.touches(old) {
-            return if old.start < old.end {
-                vec![old.clone()]
-            } else {
-                Vec::new()
-            };
-        }
         let mut out = Vec::new();
+        self.put_interval(old, &mut out);
+        out
+    }
+
+    /// The same, into a list that is empty.
+    pub(crate) fn put_interval(&self, old: &Range<u64>, out: &mut Vec<Range<u64>>) {
+        if !self.touches(old) {
+            if old.start < old.end {
+                out.push(old.clone());
+            }
+            return;
+        }
         let mut at = old.start;
         for body in self.bodies_in(old) {
             if at < body.start {
@@ -354,14 +362,16 @@ impl AddressMap {
             } else {
                 run.border(old.end)
             };
-            if start < end {
-                out.push(start..end);
+            // Most blocks are followed by the same one as before.
+            match out.last_mut() {
+                Some(last) if last.end == start => last.end = end.max(start),
+                _ => out.push(start..end),
             }
         }
         for added in self.added_in(old) {
             out.push(added.new..added.new + u64::from(added.len));
         }
-        normal(out)
+        normalise(out);
     }
 
     /// The union of the intervals, in new code.
@@ -606,7 +616,15 @@ fn disjoint(what: &'static str, sorted: &[Range<u64>]) -> Result<(), MapError> {
 
 /// Ascending, disjoint intervals of the same bytes, as few as possible.
 pub fn normal(mut list: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    normalise(&mut list);
+    list
+}
+
+fn normalise(list: &mut Vec<Range<u64>>) {
     list.retain(|r| r.start < r.end);
+    if list.len() < 2 {
+        return;
+    }
     list.sort_unstable_by_key(|r| (r.start, r.end));
     list.dedup_by(|next, last| {
         let joins = next.start <= last.end;
@@ -615,28 +633,48 @@ pub fn normal(mut list: Vec<Range<u64>>) -> Vec<Range<u64>> {
         }
         joins
     });
-    list
 }
 
-/// Joins runs of equal displacement that follow each other in old and in new code and in the same body.
-fn joined(sorted: &[Run], bodies: &[Range<u64>]) -> Vec<Run> {
-    let mut out: Vec<Run> = Vec::with_capacity(sorted.len());
-    for run in sorted {
-        if let Some(last) = out.last_mut()
-            && last.tail == 0
+/// Finds which of disjoint ascending ranges hold addresses that ascend as well.
+struct Ascending<'r> {
+    /// From the one on that may hold the next address.
+    rest: &'r [Range<u64>],
+}
+
+impl<'r> Ascending<'r> {
+    fn new(sorted: &'r [Range<u64>]) -> Self {
+        Ascending { rest: sorted }
+    }
+
+    fn holder(&mut self, at: u64) -> Option<&'r Range<u64>> {
+        while let Some((first, rest)) = self.rest.split_first() {
+            if first.end > at {
+                return Some(first).filter(|r| r.start <= at);
+            }
+            self.rest = rest;
+        }
+        None
+    }
+}
+
+/// Joins runs of equal displacement that follow each other in old and in new code and in the same body. All are in
+/// bodies.
+fn join(sorted: &mut Vec<Run>, bodies: &[Range<u64>]) {
+    let mut bodies = Ascending::new(bodies);
+    sorted.dedup_by(|run, last| {
+        let body = bodies.holder(run.old);
+        let joins = last.tail == 0
             && last.old_len == last.new_len
             && run.old_len == run.new_len
             && last.old_end() == run.old
             && last.new_end() == run.new
-            && holder(bodies, last.old) == holder(bodies, run.old)
-            && let Some(len) = last.old_len.checked_add(run.old_len)
-        {
+            && body.is_some_and(|body| body.start <= last.old);
+        let len = last.old_len.checked_add(run.old_len).filter(|_| joins);
+        if let Some(len) = len {
             (last.old_len, last.new_len, last.tail) = (len, len, run.tail);
-            continue;
         }
-        out.push(*run);
-    }
-    out
+        len.is_some()
+    });
 }
 
 #[cfg(test)]

@@ -70,17 +70,31 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// Reads over `len` bytes.
+    #[inline]
+    pub fn skip(&mut self, len: u64) -> Result<(), Error> {
+        let left = (self.end - self.at) as u64;
+        if len > left {
+            return Err(self.short(len, left));
+        }
+        self.at += len as usize;
+        Ok(())
+    }
+
+    #[cold]
+    fn short(&self, len: u64, left: u64) -> Error {
+        self.error(format!("{len} bytes are needed, {left} are left"))
+    }
+
     /// The next `len` bytes.
     #[inline]
     pub fn bytes(&mut self, len: u64) -> Result<&'d [u8], Error> {
-        let left = (self.end - self.at) as u64;
-        if len > left {
-            return Err(self.error(format!("{len} bytes are needed, {left} are left")));
+        let from = self.at;
+        self.skip(len)?;
+        match self.data.get(from..self.at) {
+            Some(bytes) => Ok(bytes),
+            None => part(self.data, from as u64..self.at as u64, self.section),
         }
-        let from = self.at as u64;
-        let bytes = part(self.data, from..from + len, self.section)?;
-        self.at += len as usize;
-        Ok(bytes)
     }
 
     /// A number of `len` bytes, at most 8.
@@ -109,23 +123,36 @@ impl<'d> Reader<'d> {
     /// A number in ULEB128, which may be longer than it needs to be.
     #[inline]
     pub fn uleb(&mut self) -> Result<u64, Error> {
-        // Most have one byte.
-        if let Some(byte) = self.data.get(self.at)
-            && *byte < 0x80
-            && self.at < self.end
-        {
-            self.at += 1;
-            return Ok(u64::from(*byte));
+        // Most have one byte, and offsets in a unit of a megabyte up to three.
+        match self.data.get(self.at..self.end) {
+            Some([byte @ ..0x80, ..]) => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            Some([low, high @ ..0x80, ..]) => {
+                self.at += 2;
+                Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
+            }
+            Some([low, middle, high @ ..0x80, ..]) => {
+                self.at += 3;
+                let two = u64::from(low & 0x7f) | u64::from(middle & 0x7f) << 7;
+                Ok(two | u64::from(*high) << 14)
+            }
+            _ => self.leb("ULEB128", |bytes| bytes.unsigned(usize::MAX)),
         }
-        self.leb("ULEB128", |bytes| bytes.unsigned(usize::MAX))
     }
 
     /// A number in SLEB128, which may be longer than it needs to be.
+    #[inline]
     pub fn sleb(&mut self) -> Result<i64, Error> {
+        if let Some([byte @ ..0x80, ..]) = self.data.get(self.at..self.end) {
+            self.at += 1;
+            return Ok(i64::from((byte << 1) as i8 >> 1));
+        }
         self.leb("SLEB128", |bytes| bytes.signed(usize::MAX))
     }
 
-    #[inline]
+    #[inline(never)]
     fn leb<T>(
         &mut self,
         what: &str,
@@ -182,6 +209,7 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
         [a] => u64::from(a),
         [a, b] => u64::from(u16::from_le_bytes([a, b])),
         [a, b, c, d] => u64::from(u32::from_le_bytes([a, b, c, d])),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
         _ => {
             let mut word = [0; 8];
             for (to, from) in word.iter_mut().zip(bytes) {

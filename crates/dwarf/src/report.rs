@@ -71,6 +71,11 @@ impl Report {
         *self.losses.entry(loss).or_default() += 1;
     }
 
+    /// How often something was lost.
+    pub(crate) fn count(&self, loss: Loss) -> u64 {
+        self.losses.get(&loss).copied().unwrap_or(0)
+    }
+
     pub(crate) fn add(&mut self, other: &Report) {
         self.units += other.units;
         self.entries += other.entries;

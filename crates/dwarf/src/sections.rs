@@ -1,5 +1,8 @@
 //! The sections that are read and changed, by number.
 
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::splice::Splices;
 
 /// A section that describes code.
@@ -37,6 +40,11 @@ pub enum Section {
 const COUNT: usize = 13;
 
 impl Section {
+    /// Whether what is in it stays where it is: new lists of DWARF 2 to 4 are all behind the old ones.
+    pub(crate) fn keeps_offsets(self) -> bool {
+        matches!(self, Section::Ranges | Section::Loc)
+    }
+
     /// All of them.
     pub const ALL: [Section; COUNT] = [
         Section::Info,
@@ -78,6 +86,17 @@ impl Section {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sections<'d> {
     data: [&'d [u8]; COUNT],
+    give_back: Option<GiveBack<'d>>,
+}
+
+/// See [`Sections::giving_back`].
+#[derive(Clone, Copy)]
+struct GiveBack<'d>(&'d (dyn Fn() + Sync));
+
+impl fmt::Debug for GiveBack<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GiveBack")
+    }
 }
 
 #[expect(clippy::indexing_slicing, reason = "a section's number is below COUNT")]
@@ -86,7 +105,16 @@ impl<'d> Sections<'d> {
     pub fn load(mut by_name: impl FnMut(&'static str) -> Option<&'d [u8]>) -> Self {
         Sections {
             data: Section::ALL.map(|s| by_name(s.name()).unwrap_or_default()),
+            give_back: None,
         }
+    }
+
+    /// Says how to give back the memory of what was read so far, for sections that are parts of a mapped file: what is
+    /// needed again is read again. An update reads nearly all of them, once, and needs few pages again. It is called
+    /// now and then, by any thread.
+    pub fn giving_back(mut self, give_back: &'d (dyn Fn() + Sync)) -> Self {
+        self.give_back = Some(GiveBack(give_back));
+        self
     }
 
     /// Contents of a section.
@@ -97,6 +125,35 @@ impl<'d> Sections<'d> {
     /// Sets a section's contents.
     pub fn set(&mut self, section: Section, data: &'d [u8]) {
         self.data[section as usize] = data;
+    }
+}
+
+/// How much of the sections was read since memory was given back.
+pub(crate) struct Reading<'d> {
+    give_back: Option<GiveBack<'d>>,
+    bytes: AtomicU64,
+}
+
+impl<'d> Reading<'d> {
+    /// What is read between two times: giving back costs a small part of reading it.
+    const BETWEEN: u64 = 1 << 20;
+
+    pub fn new(sections: &Sections<'d>) -> Self {
+        Reading {
+            give_back: sections.give_back,
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// So many bytes more were read.
+    pub fn done(&self, bytes: u64) {
+        let Some(GiveBack(give_back)) = self.give_back else {
+            return;
+        };
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= Self::BETWEEN {
+            self.bytes.store(0, Ordering::Relaxed);
+            give_back();
+        }
     }
 }
 
@@ -127,5 +184,29 @@ impl Changes {
     pub fn sections(&self) -> impl Iterator<Item = (Section, &Splices)> {
         let all = Section::ALL.into_iter().map(|s| (s, self.get(s)));
         all.filter(|(_, splices)| !splices.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_after_each_megabyte_that_was_read() {
+        let calls = AtomicU64::new(0);
+        let give_back = || {
+            calls.fetch_add(1, Ordering::Relaxed);
+        };
+        let sections = Sections::default().giving_back(&give_back);
+        let reading = Reading::new(&sections);
+        let after = |bytes| {
+            reading.done(bytes);
+            calls.load(Ordering::Relaxed)
+        };
+        let third = Reading::BETWEEN / 3 + 1;
+        assert_eq!([third; 7].map(after), [0, 0, 1, 1, 1, 2, 2]);
+        assert_eq!(after(u64::from(u32::MAX)), 3);
+        // Sections in memory of their own.
+        Reading::new(&Sections::default()).done(u64::from(u32::MAX));
     }
 }

@@ -69,6 +69,11 @@ impl Splices {
         self.bytes.extend_from_slice(new);
     }
 
+    /// Appends the pieces of one unit or line program.
+    pub(crate) fn take(&mut self, pieces: &Pieces) {
+        pieces.iter().for_each(|(old, new)| self.push(old, new));
+    }
+
     /// Makes room for so many more splices and new bytes.
     pub(crate) fn reserve(&mut self, splices: usize, bytes: usize) {
         self.list.reserve_exact(splices);
@@ -204,6 +209,47 @@ impl Splices {
         }
         out.extend_from_slice(old.get(at..).unwrap_or_default());
         out
+    }
+}
+
+/// Replaced bytes of one unit or line program: millions of a few bytes each in all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pieces {
+    /// Where each begins, how many bytes were there, and how many take their place.
+    list: Vec<(u64, u32, u32)>,
+    pub bytes: Vec<u8>,
+}
+
+impl Pieces {
+    /// Says what the bytes replace that were appended from a place on.
+    pub fn end(&mut self, old: Range<u64>, from: usize) {
+        // A unit has less than 4 GiB, and so has a line program.
+        let (old_len, new_len) = (old.end - old.start, self.bytes.len() - from);
+        self.list.push((old.start, old_len as u32, new_len as u32));
+    }
+
+    /// Appends a piece.
+    pub fn push(&mut self, old: Range<u64>, new: &[u8]) {
+        let from = self.bytes.len();
+        self.bytes.extend_from_slice(new);
+        self.end(old, from);
+    }
+
+    /// Number of pieces, and of new bytes.
+    pub fn size(&self) -> (usize, usize) {
+        (self.list.len(), self.bytes.len())
+    }
+
+    /// What is replaced, and by what, in the order in which it came.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.list.iter().map(move |(start, old_len, new_len)| {
+            let (new, after) = rest
+                .split_at_checked(*new_len as usize)
+                .unwrap_or((rest, &[]));
+            rest = after;
+            (*start..*start + u64::from(*old_len), new)
+        })
     }
 }
 

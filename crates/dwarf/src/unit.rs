@@ -166,6 +166,11 @@ pub struct Stale {
 }
 
 impl Unit {
+    /// Its bytes.
+    pub fn len(&self) -> u64 {
+        (self.end - self.start) as u64
+    }
+
     /// The unit as one that stays.
     pub fn stale(&self, why: Error) -> Stale {
         Stale {
@@ -217,6 +222,9 @@ pub(crate) struct Entry<'t> {
     pub end: usize,
     /// Number of entries that it is inside of.
     pub depth: u32,
+    /// The least such number of it and of the entries that were passed over in front of it: entries that were visited
+    /// before and are as deep or deeper are not around it.
+    pub lowest: u32,
     pub declaration: &'t Declaration,
     pub attributes: Attributes,
 }
@@ -227,6 +235,7 @@ struct Head<'t> {
     values: usize,
     end: usize,
     depth: u32,
+    lowest: u32,
     declaration: &'t Declaration,
 }
 
@@ -237,6 +246,7 @@ impl<'t> Entry<'t> {
             values: head.values,
             end: head.end,
             depth: head.depth,
+            lowest: head.lowest,
             declaration: head.declaration,
             attributes,
         }
@@ -248,6 +258,7 @@ impl<'t> Entry<'t> {
         self.values = head.values;
         self.end = head.end;
         self.depth = head.depth;
+        self.lowest = head.lowest;
         self.declaration = head.declaration;
     }
 
@@ -259,20 +270,22 @@ impl<'t> Entry<'t> {
 
 /// Reads entries one after another.
 pub(crate) struct Entries<'a, 'd> {
-    table: &'a Table,
+    table: &'a Table<'a>,
     reader: Reader<'d>,
     encoding: Encoding,
     depth: u32,
+    /// How many were read or passed over.
+    count: u64,
 }
 
 impl<'a, 'd> Entries<'a, 'd> {
     /// Entries of a unit.
-    pub fn of(unit: &Unit, table: &'a Table, data: &'d [u8]) -> Self {
+    pub fn of(unit: &Unit, table: &'a Table<'a>, data: &'d [u8]) -> Self {
         Self::at(unit, table, data, unit.root)
     }
 
     /// Entries of a unit from one on; depths are counted from there.
-    pub fn at(unit: &Unit, table: &'a Table, data: &'d [u8], at: usize) -> Self {
+    pub fn at(unit: &Unit, table: &'a Table<'a>, data: &'d [u8], at: usize) -> Self {
         Entries {
             table,
             reader: Reader {
@@ -283,37 +296,46 @@ impl<'a, 'd> Entries<'a, 'd> {
             },
             encoding: unit.encoding,
             depth: 0,
+            count: 0,
         }
     }
 
     /// The next entry; `None` at the unit's end. Ends of lists of children are passed over.
     pub fn next(&mut self) -> Result<Option<Entry<'a>>, Error> {
         let mut attributes = Attributes::new();
-        let head = self.head(&mut attributes)?;
+        let head = self.head(&mut attributes, |_| true)?;
         Ok(head.map(|head| Entry::new(head, attributes)))
     }
 
-    /// Visits the other entries. There are tens of millions of them, and one with its attributes is some two hundred
-    /// bytes, so all are read into the same place.
+    /// Visits the next entry, and of the others those with an attribute that may matter. Gives the number of all.
+    ///
+    /// There are tens of millions of them, and one with its attributes is some two hundred bytes, so all are read into
+    /// the same place.
     pub fn for_each(
         mut self,
         mut visit: impl FnMut(&Entry<'a>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let Some(mut entry) = self.next()? else {
-            return Ok(());
+            return Ok(self.count);
         };
         loop {
             visit(&entry)?;
             entry.attributes.clear();
-            let Some(head) = self.head(&mut entry.attributes)? else {
-                return Ok(());
+            let Some(head) = self.head(&mut entry.attributes, |d| d.matters)? else {
+                return Ok(self.count);
             };
             entry.set(head);
         }
     }
 
-    /// Reads an entry, its attributes into a list that is empty.
-    fn head(&mut self, attributes: &mut Attributes) -> Result<Option<Head<'a>>, Error> {
+    /// Reads the next entry that is wanted, its attributes into a list that is empty.
+    #[inline]
+    fn head(
+        &mut self,
+        attributes: &mut Attributes,
+        wanted: impl Fn(&Declaration) -> bool,
+    ) -> Result<Option<Head<'a>>, Error> {
+        let mut lowest = self.depth;
         while !self.reader.is_empty() {
             let start = self.reader.at;
             let code = self.reader.uleb()?;
@@ -322,22 +344,25 @@ impl<'a, 'd> Entries<'a, 'd> {
                 continue;
             }
             let Some(declaration) = self.table.get(code) else {
-                self.reader.at = start;
-                let what = format!(
-                    "the abbreviation code {code:#x}, which the table at {:#x} does not have",
-                    self.table.start
-                );
-                return Err(self.reader.error(what));
+                return Err(self.unknown(start, code));
             };
-            let values = self.reader.at;
-            for step in &declaration.steps {
-                self.reader.bytes(u64::from(step.skip))?;
-                let mut f = step.form;
-                while f == form::INDIRECT {
-                    f = u16::try_from(self.reader.uleb()?).unwrap_or(0);
+            let (depth, values) = (self.depth, self.reader.at);
+            lowest = lowest.min(depth);
+            self.depth += u32::from(declaration.children);
+            self.count += 1;
+            for step in self.table.steps(declaration) {
+                self.reader.skip(step.skip.into())?;
+                let (mut f, mut from) = (step.form, self.reader.at);
+                match step.size {
+                    Some(size) => self.reader.skip(size.into())?,
+                    None => {
+                        while f == form::INDIRECT {
+                            f = u16::try_from(self.reader.uleb()?).unwrap_or(0);
+                            from = self.reader.at;
+                        }
+                        forms::skip(&mut self.reader, f, self.encoding)?;
+                    }
                 }
-                let from = self.reader.at;
-                forms::skip(&mut self.reader, f, self.encoding)?;
                 if step.name != 0 {
                     attributes.push(Attribute {
                         name: step.name,
@@ -347,20 +372,29 @@ impl<'a, 'd> Entries<'a, 'd> {
                     });
                 }
             }
-            self.reader.bytes(u64::from(declaration.rest))?;
-            let head = Head {
-                start,
-                values,
-                end: self.reader.at,
-                depth: self.depth,
-                declaration,
-            };
-            if declaration.children {
-                self.depth += 1;
+            self.reader.skip(declaration.rest.into())?;
+            if wanted(declaration) {
+                return Ok(Some(Head {
+                    start,
+                    values,
+                    end: self.reader.at,
+                    depth,
+                    lowest,
+                    declaration,
+                }));
             }
-            return Ok(Some(head));
         }
         Ok(None)
+    }
+
+    #[cold]
+    fn unknown(&mut self, start: usize, code: u64) -> Error {
+        self.reader.at = start;
+        let what = format!(
+            "the abbreviation code {code:#x}, which the table at {:#x} does not have",
+            self.table.start
+        );
+        self.reader.error(what)
     }
 }
 
@@ -452,7 +486,7 @@ impl<'d> Values<'d> {
 
 impl Root {
     /// Reads what the rest depends on.
-    pub fn read(unit: &Unit, table: &Table, sections: &Sections<'_>) -> Result<Root, Error> {
+    pub fn read(unit: &Unit, table: &Table<'_>, sections: &Sections<'_>) -> Result<Root, Error> {
         let data = sections.get(unit.section);
         let mut root = Root {
             is_split: unit.set > 0,

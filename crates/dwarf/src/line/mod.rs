@@ -29,14 +29,15 @@
 //! * Every row of the result comes from one old row: same file, line, column, instruction set and discriminator.
 //! * Sequences ascend; those that touch are one.
 //! * Unknown standard opcodes are dropped with their arguments. An unknown extended opcode, more than one operation per
-//!   instruction, and rows that descend are errors: the program is then kept as it was.
+//!   instruction, and rows of moved code that descend or have a number of more than 32 bits are errors: the program is
+//!   then kept as it was.
 
 mod prologue;
 mod rows;
 mod update;
 mod write;
 
-pub(crate) use update::update;
+pub(crate) use update::{Program, update};
 
 use crate::Error;
 use crate::read::Reader;
@@ -156,15 +157,16 @@ impl Header {
     }
 }
 
-/// A row, without what it covers: that follows from the next.
+/// A row, without what it covers: that follows from the next. All rows of a unit may be in memory together, and no
+/// compiler has numbers of more than 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub address: u64,
-    pub file: u64,
-    pub line: u64,
-    pub column: u64,
-    pub isa: u64,
-    pub discriminator: u64,
+    pub file: u32,
+    pub line: u32,
+    pub column: u32,
+    pub isa: u32,
+    pub discriminator: u32,
     pub is_stmt: bool,
     pub basic_block: bool,
     pub prologue_end: bool,
@@ -172,22 +174,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The registers at the start of a sequence.
-    pub fn initial(header: &Header) -> Self {
-        Row {
-            address: 0,
-            file: 1,
-            line: 1,
-            column: 0,
-            isa: 0,
-            discriminator: 0,
-            is_stmt: header.default_is_stmt,
-            basic_block: false,
-            prologue_end: false,
-            epilogue_begin: false,
-        }
-    }
-
     /// The same place in the source at another address, where no statement begins.
     pub fn synthetic(self, address: u64) -> Self {
         Row {

@@ -86,7 +86,7 @@ fn effective(rows: &[Row], part: Range<usize>) -> impl Iterator<Item = (usize, &
 mod tests {
     use super::*;
 
-    fn row(address: u64, line: u64, prologue_end: bool) -> Row {
+    fn row(address: u64, line: u32, prologue_end: bool) -> Row {
         Row {
             address,
             file: 1,
@@ -107,7 +107,7 @@ mod tests {
         sure: u64,
         last: u64,
         says_prologues: bool,
-    ) -> Vec<(u64, u64, bool)> {
+    ) -> Vec<(u64, u32, bool)> {
         let start = 0x10;
         let before = rows.clone();
         mark(&mut rows, &EntryBlock { start, sure, last }, says_prologues);

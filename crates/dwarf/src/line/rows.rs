@@ -11,29 +11,79 @@ use crate::read::{Reader, number, part};
 pub(crate) struct Sequence {
     /// Where its code is in the section.
     pub code: Range<usize>,
-    /// Its rows, in order, without the one that ends it.
-    pub rows: Vec<Row>,
-    /// One past the last address.
-    pub end: u64,
+    /// Which of [`Runner::rows`] are its rows, in order, without the one that ends it.
+    pub rows: Range<usize>,
+    /// What it covers; empty if it has no rows.
+    pub covers: Range<u64>,
+    /// Where the code is behind its first row with a number of more than 32 bits.
+    wide: Option<usize>,
 }
 
 impl Sequence {
-    /// What it covers; empty if it has no rows.
-    pub fn covers(&self) -> Range<u64> {
-        self.rows.first().map_or(self.end, |r| r.address)..self.end
-    }
-
-    /// Checks that addresses do not descend.
-    pub fn check_order(&self) -> Result<(), Error> {
-        let last = self.rows.last().map_or(0, |r| r.address);
-        if !self.rows.is_sorted_by_key(|r| r.address) || last > self.end {
-            return Err(Error::new(
-                SECTION,
-                self.code.start as u64,
-                "the addresses of a sequence descend",
-            ));
+    /// Checks that its rows can be written again: that addresses do not descend, and that numbers are what they were.
+    pub fn check(&self, rows: &[Row]) -> Result<(), Error> {
+        let error = |at: usize, what: &str| Err(Error::new(SECTION, at as u64, what));
+        if let Some(at) = self.wide {
+            return error(at, "a row with a number of more than 32 bits");
+        }
+        let last = rows.last().map_or(0, |r| r.address);
+        if !rows.is_sorted_by_key(|r| r.address) || last > self.covers.end {
+            return error(self.code.start, "the addresses of a sequence descend");
         }
         Ok(())
+    }
+}
+
+/// The registers of the machine.
+struct Registers {
+    address: u64,
+    file: u64,
+    line: u64,
+    column: u64,
+    isa: u64,
+    discriminator: u64,
+    is_stmt: bool,
+    basic_block: bool,
+    prologue_end: bool,
+    epilogue_begin: bool,
+}
+
+impl Registers {
+    /// Those at the start of a sequence.
+    fn initial(header: &Header) -> Self {
+        Registers {
+            address: 0,
+            file: 1,
+            line: 1,
+            column: 0,
+            isa: 0,
+            discriminator: 0,
+            is_stmt: header.default_is_stmt,
+            basic_block: false,
+            prologue_end: false,
+            epilogue_begin: false,
+        }
+    }
+
+    /// Whether a number does not fit a row.
+    fn is_wide(&self) -> bool {
+        (self.file | self.line | self.column | self.isa | self.discriminator) >> 32 != 0
+    }
+
+    /// A row with these numbers, as far as they fit.
+    fn row(&self) -> Row {
+        Row {
+            address: self.address,
+            file: self.file as u32,
+            line: self.line as u32,
+            column: self.column as u32,
+            isa: self.isa as u32,
+            discriminator: self.discriminator as u32,
+            is_stmt: self.is_stmt,
+            basic_block: self.basic_block,
+            prologue_end: self.prologue_end,
+            epilogue_begin: self.epilogue_begin,
+        }
     }
 }
 
@@ -41,8 +91,14 @@ impl Sequence {
 pub(crate) struct Runner<'a> {
     header: &'a Header,
     reader: Reader<'a>,
+    /// Rows of the sequences that were not [dropped](Runner::drop_rows).
+    pub rows: Vec<Row>,
+    /// Of the sequence in hand.
+    wide: Option<usize>,
     /// Operations that add entries to the file table, as they was.
     pub defined_files: Vec<u8>,
+    /// Whether any row says that a prologue ends.
+    pub says_prologues: bool,
 }
 
 impl<'a> Runner<'a> {
@@ -56,48 +112,75 @@ impl<'a> Runner<'a> {
         Runner {
             header,
             reader,
+            rows: Vec::new(),
+            wide: None,
             defined_files: Vec::new(),
+            says_prologues: false,
         }
+    }
+
+    /// Forgets the rows of the last sequence.
+    pub fn drop_rows(&mut self, sequence: &Sequence) {
+        self.rows.truncate(sequence.rows.start);
     }
 
     /// The next sequence; `None` at the end. Code after the last end of a sequence that makes no row is passed over.
     pub fn next(&mut self) -> Result<Option<Sequence>, Error> {
         let (h, start) = (self.header, self.reader.at);
-        let mut row = Row::initial(h);
-        let mut rows = Vec::new();
+        let first = self.rows.len();
+        let mut registers = Registers::initial(h);
+        self.wide = None;
         while !self.reader.is_empty() {
             let opcode = self.reader.u8()?;
             if opcode >= h.opcode_base {
                 let adjusted = opcode - h.opcode_base;
-                self.advance(&mut row, u64::from(adjusted / h.line_range));
+                self.advance(&mut registers, u64::from(adjusted / h.line_range));
                 let lines = i64::from(h.line_base) + i64::from(adjusted % h.line_range);
-                row.line = row.line.wrapping_add_signed(lines);
-                emit(&mut row, &mut rows);
+                registers.line = registers.line.wrapping_add_signed(lines);
+                self.emit(&mut registers);
             } else if opcode == 0 {
-                if self.extended(&mut row)? {
+                if self.extended(&mut registers)? {
+                    let covers = self
+                        .rows
+                        .get(first)
+                        .map_or(registers.address, |r| r.address);
                     return Ok(Some(Sequence {
                         code: start..self.reader.at,
-                        rows,
-                        end: row.address,
+                        rows: first..self.rows.len(),
+                        covers: covers..registers.address,
+                        wide: self.wide,
                     }));
                 }
             } else {
-                self.standard(opcode, &mut row, &mut rows)?;
+                self.standard(opcode, &mut registers)?;
             }
         }
-        if rows.is_empty() {
+        if self.rows.len() == first {
             Ok(None)
         } else {
             Err(self.reader.error("a sequence without an end"))
         }
     }
 
-    fn advance(&self, row: &mut Row, units: u64) {
-        let bytes = units.wrapping_mul(u64::from(self.header.min_inst_len));
-        row.address = row.address.wrapping_add(bytes);
+    /// Appends a row.
+    fn emit(&mut self, registers: &mut Registers) {
+        if registers.is_wide() {
+            self.wide = self.wide.or(Some(self.reader.at));
+        }
+        self.says_prologues |= registers.prologue_end;
+        self.rows.push(registers.row());
+        registers.discriminator = 0;
+        registers.basic_block = false;
+        registers.prologue_end = false;
+        registers.epilogue_begin = false;
     }
 
-    fn standard(&mut self, opcode: u8, row: &mut Row, rows: &mut Vec<Row>) -> Result<(), Error> {
+    fn advance(&self, registers: &mut Registers, units: u64) {
+        let bytes = units.wrapping_mul(u64::from(self.header.min_inst_len));
+        registers.address = registers.address.wrapping_add(bytes);
+    }
+
+    fn standard(&mut self, opcode: u8, registers: &mut Registers) -> Result<(), Error> {
         let h = self.header;
         // A header may give a known opcode another number of arguments: then it is another opcode.
         const ARGUMENTS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
@@ -113,31 +196,34 @@ impl<'a> Runner<'a> {
                     self.reader.uleb()?;
                 }
             }
-            standard::COPY => emit(row, rows),
+            standard::COPY => self.emit(registers),
             standard::ADVANCE_PC => {
                 let units = self.reader.uleb()?;
-                self.advance(row, units);
+                self.advance(registers, units);
             }
-            standard::ADVANCE_LINE => row.line = row.line.wrapping_add_signed(self.reader.sleb()?),
-            standard::SET_FILE => row.file = self.reader.uleb()?,
-            standard::SET_COLUMN => row.column = self.reader.uleb()?,
-            standard::NEGATE_STMT => row.is_stmt = !row.is_stmt,
-            standard::SET_BASIC_BLOCK => row.basic_block = true,
+            standard::ADVANCE_LINE => {
+                registers.line = registers.line.wrapping_add_signed(self.reader.sleb()?);
+            }
+            standard::SET_FILE => registers.file = self.reader.uleb()?,
+            standard::SET_COLUMN => registers.column = self.reader.uleb()?,
+            standard::NEGATE_STMT => registers.is_stmt = !registers.is_stmt,
+            standard::SET_BASIC_BLOCK => registers.basic_block = true,
             standard::CONST_ADD_PC => {
-                self.advance(row, u64::from((255 - h.opcode_base) / h.line_range));
+                self.advance(registers, u64::from((255 - h.opcode_base) / h.line_range));
             }
             standard::FIXED_ADVANCE_PC => {
-                row.address = row.address.wrapping_add(u64::from(self.reader.u16()?));
+                let bytes = u64::from(self.reader.u16()?);
+                registers.address = registers.address.wrapping_add(bytes);
             }
-            standard::SET_PROLOGUE_END => row.prologue_end = true,
-            standard::SET_EPILOGUE_BEGIN => row.epilogue_begin = true,
-            _ => row.isa = self.reader.uleb()?, // SET_ISA: all others are unknown
+            standard::SET_PROLOGUE_END => registers.prologue_end = true,
+            standard::SET_EPILOGUE_BEGIN => registers.epilogue_begin = true,
+            _ => registers.isa = self.reader.uleb()?, // SET_ISA: all others are unknown
         }
         Ok(())
     }
 
     /// Whether the sequence ends.
-    fn extended(&mut self, row: &mut Row) -> Result<bool, Error> {
+    fn extended(&mut self, registers: &mut Registers) -> Result<bool, Error> {
         let start = self.reader.at - 1;
         let len = self.reader.uleb()?;
         let body = self.reader.bytes(len)?;
@@ -146,7 +232,9 @@ impl<'a> Runner<'a> {
         };
         match *opcode {
             extended::END_SEQUENCE => return Ok(true),
-            extended::SET_ADDRESS if arguments.len() == 8 => row.address = number(arguments),
+            extended::SET_ADDRESS if arguments.len() == 8 => {
+                registers.address = number(arguments);
+            }
             extended::SET_ADDRESS => {
                 return Err(self.reader.error(format!(
                     "an address of {} bytes; 8 are possible",
@@ -160,7 +248,7 @@ impl<'a> Runner<'a> {
             }
             extended::SET_DISCRIMINATOR => {
                 let mut r = Reader::new(arguments, 0, SECTION)?;
-                row.discriminator = r.uleb()?;
+                registers.discriminator = r.uleb()?;
             }
             other => {
                 return Err(self
@@ -170,14 +258,6 @@ impl<'a> Runner<'a> {
         }
         Ok(false)
     }
-}
-
-fn emit(row: &mut Row, rows: &mut Vec<Row>) {
-    rows.push(*row);
-    row.discriminator = 0;
-    row.basic_block = false;
-    row.prologue_end = false;
-    row.epilogue_begin = false;
 }
 
 // SET_ISA is the last standard opcode that is known.

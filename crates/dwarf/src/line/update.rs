@@ -3,66 +3,108 @@
 use std::ops::Range;
 
 use super::rows::{Runner, Sequence};
+use super::write::Encoder;
 use super::{Header, Row, SECTION, prologue, write};
 use crate::Error;
-use crate::map::{AddressMap, normal};
-use crate::read::{part, put_number};
+use crate::map::{AddressMap, Run, stretch};
+use crate::read::put_number;
+use crate::splice::Pieces;
 
 /// What became of a program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// Where it was in the section, header and all.
     pub old: Range<u64>,
-    /// Its new bytes; `None` if nothing changed.
-    pub new: Option<Vec<u8>>,
+    /// What changes in it; `None` if nothing does.
+    pub new: Option<Pieces>,
     /// Rows for new code.
     pub rows: u64,
 }
 
-/// Rows for a stretch of new code.
-struct Stretch {
+/// A stretch of new code, and which old rows describe it.
+struct Stretch<'m> {
     new: Range<u64>,
-    rows: Vec<Row>,
-    /// The first row is synthetic, and not needed where the row in front of it says the same.
+    /// Numbers of the first row and of the one behind the last.
+    rows: (u32, u32),
+    /// Whose old bytes these were; `None` if they stand for nothing old, and are described by the first row alone.
+    run: Option<&'m Run>,
+    /// The first row begins in front of it: the new one is synthetic, and not needed where the row in front of it says
+    /// the same.
     synthetic: bool,
+}
+
+impl Stretch<'_> {
+    /// Appends its new rows, made from those of the program.
+    fn put(&self, old: &[Row], out: &mut Vec<Row>) {
+        let rows = old.get(self.rows.0 as usize..self.rows.1 as usize);
+        let mut rows = rows.unwrap_or_default();
+        if let (true, Some((first, rest))) = (self.synthetic, rows.split_first()) {
+            if !out.last().is_some_and(|last| last.same_place(first)) {
+                out.push(first.synthetic(self.new.start));
+            }
+            rows = rest;
+        }
+        let Some(run) = self.run else { return };
+        out.extend(rows.iter().map(|row| {
+            let address = run.border(row.address);
+            // In the middle of an instruction that was re-encoded no statement begins.
+            if run.old_len == run.new_len || row.address == run.old {
+                Row { address, ..*row }
+            } else {
+                row.synthetic(address)
+            }
+        }));
+    }
 }
 
 /// Makes the program at an offset describe moved code.
 pub(crate) fn update(section: &[u8], at: u64, map: &AddressMap) -> Result<Program, Error> {
+    update_by(section, at, map, AT_A_TIME)
+}
+
+/// The same, with some rows of new code at a time.
+fn update_by(
+    section: &[u8],
+    at: u64,
+    map: &AddressMap,
+    at_a_time: usize,
+) -> Result<Program, Error> {
     let header = Header::read(section, at)?;
     let mut runner = Runner::new(section, &header);
-    let mut kept = Vec::new();
+    // What takes the place of sequences of moved code, in front of what is said of new code.
+    let mut staying = Pieces::default();
     let mut stretches = Vec::new();
-    let mut touched = false;
-    let mut says_prologues = false;
+    let mut end = header.code;
     while let Some(sequence) = runner.next()? {
-        let covers = sequence.covers();
-        says_prologues |= sequence.rows.iter().any(|r| r.prologue_end);
-        if !map.touches(&covers) {
-            let code = sequence.code.start as u64..sequence.code.end as u64;
-            kept.extend_from_slice(part(section, code, SECTION)?);
+        end = sequence.code.end;
+        if !map.touches(&sequence.covers) {
+            runner.drop_rows(&sequence);
             continue;
         }
-        touched = true;
-        sequence.check_order()?;
-        staying(&mut kept, &header, &sequence, map)?;
-        moved(&mut stretches, &sequence, map);
-        for jump in map.entry_jumps_in(&covers) {
-            if let Some(row) = covering(&sequence.rows, jump.start) {
-                write::sequence(&mut kept, &header, &[row.synthetic(jump.start)], jump.end)?;
+        let rows = runner.rows.get(sequence.rows.clone()).unwrap_or_default();
+        sequence.check(rows)?;
+        let from = staying.bytes.len();
+        put_staying(&mut staying.bytes, &header, (&sequence, rows), map)?;
+        moved(&mut stretches, (&sequence, rows), map)?;
+        for jump in map.entry_jumps_in(&sequence.covers) {
+            if let Some(row) = covering(rows, jump.start) {
+                let row = row.synthetic(jump.start);
+                write::sequence(&mut staying.bytes, &header, &[row], jump.end)?;
             }
         }
+        staying.end(sequence.code.start as u64..sequence.code.end as u64, from);
     }
     let old = header.start as u64..header.end as u64;
-    if !touched {
+    if staying.size().0 == 0 {
         return Ok(Program {
             old,
             new: None,
             rows: 0,
         });
     }
-    let rows = new_code(&mut kept, &header, stretches, (map, says_prologues))?;
-    let new = assemble(section, &header, &runner.defined_files, &kept)?;
+    let mut new = Vec::new();
+    let rows = new_code(&mut new, &header, (&runner, stretches), map, at_a_time)?;
+    let new = assemble(&header, &runner.defined_files, &staying, (end as u64, &new))?;
     Ok(Program {
         old,
         new: Some(new),
@@ -70,24 +112,36 @@ pub(crate) fn update(section: &[u8], at: u64, map: &AddressMap) -> Result<Progra
     })
 }
 
-/// Header, definitions of files and code, with the new length.
-fn assemble(section: &[u8], header: &Header, files: &[u8], code: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut out = Vec::with_capacity(header.code - header.start + files.len() + code.len());
-    let length_field = if header.offset_size == 8 { 12 } else { 4 };
-    let after_length = (header.start + length_field) as u64..header.code as u64;
-    let after_length = part(section, after_length, SECTION)?;
-    let len = (after_length.len() + files.len() + code.len()) as u64;
-    if header.offset_size == 8 {
-        out.extend_from_slice(&[0xff; 4]);
-    } else if len >= 0xffff_fff0 {
-        let what =
-            format!("the line program would have {len:#x} bytes, more than its format allows");
+/// All that changes in a program: its length, files, what takes the place of sequences, and what is behind the last of
+/// them.
+fn assemble(
+    header: &Header,
+    files: &[u8],
+    staying: &Pieces,
+    (end, new): (u64, &[u8]),
+) -> Result<Pieces, Error> {
+    let (size, is_long) = (u64::from(header.offset_size), header.offset_size == 8);
+    let field = header.start as u64 + if is_long { 4 } else { 0 };
+    let rest = end..header.end as u64;
+    let replaced = staying.iter().map(|(old, _)| old.end - old.start);
+    let replaced = replaced.sum::<u64>() + (rest.end - rest.start);
+    let added = (files.len() + staying.size().1 + new.len()) as u64;
+    let len = rest.end - (field + size) - replaced + added;
+    // Longer ones need DWARF 64, and nobody has them.
+    const LONGEST: u64 = 0xffff_ffef;
+    if len.max(rest.end - field) > LONGEST {
+        let what = format!("the line program would have {len:#x} bytes; {LONGEST:#x} are possible");
         return Err(Error::new(SECTION, header.start as u64, what));
     }
-    put_number(&mut out, len, header.offset_size);
-    out.extend_from_slice(after_length);
-    out.extend_from_slice(files);
-    out.extend_from_slice(code);
+    let mut out = Pieces::default();
+    put_number(&mut out.bytes, len, header.offset_size);
+    out.end(field..field + size, 0);
+    if !files.is_empty() {
+        let at = header.code as u64;
+        out.push(at..at, files);
+    }
+    staying.iter().for_each(|(old, new)| out.push(old, new));
+    out.push(rest, new);
     Ok(out)
 }
 
@@ -97,50 +151,64 @@ fn covering(rows: &[Row], address: u64) -> Option<&Row> {
     rows.get(after.checked_sub(1)?)
 }
 
-/// Rows of an interval of old code that begins at a row's start, or in the middle of one.
-fn rows_of<'r>(rows: &'r [Row], old: &Range<u64>) -> (Option<Row>, &'r [Row]) {
-    let from = rows.partition_point(|r| r.address < old.start);
-    let to = rows.partition_point(|r| r.address < old.end);
-    let inside = rows.get(from..to).unwrap_or_default();
-    match inside.first() {
-        Some(row) if row.address == old.start => (None, inside),
-        _ => (
-            covering(rows, old.start).map(|r| r.synthetic(old.start)),
-            inside,
-        ),
+/// Numbers of the rows of an interval of old code, and whether the first of them begins in front of it. Intervals
+/// ascend: no row in front of number `at` begins in this one.
+fn rows_of(rows: &[Row], at: usize, old: &Range<u64>) -> (Range<usize>, bool) {
+    let from = at + stretch(rows, at, |r| r.address < old.start).len();
+    let to = from + stretch(rows, from, |r| r.address < old.end).len();
+    let begins = from < to && rows.get(from).is_some_and(|r| r.address == old.start);
+    match from.checked_sub(1) {
+        Some(before) if !begins => (before..to, true),
+        _ => (from..to, false),
     }
 }
 
 /// Writes the rows of a sequence for code outside old bodies.
-fn staying(
+fn put_staying(
     out: &mut Vec<u8>,
     header: &Header,
-    sequence: &Sequence,
+    (sequence, rows): (&Sequence, &[Row]),
     map: &AddressMap,
 ) -> Result<(), Error> {
-    let covers = sequence.covers();
-    let mut at = covers.start;
-    let ends = map
-        .bodies_in(&covers)
-        .iter()
-        .cloned()
-        .chain(std::iter::once(covers.end..covers.end));
-    for body in ends {
+    let covers = &sequence.covers;
+    let (mut at, mut behind) = (covers.start, 0);
+    let end = covers.end..covers.end;
+    for body in map.bodies_in(covers).iter().chain([&end]) {
         if at < body.start {
-            let part = at..body.start;
-            let (first, rest) = rows_of(&sequence.rows, &part);
-            let rows: Vec<Row> = first.into_iter().chain(rest.iter().copied()).collect();
-            write::sequence(out, header, &rows, part.end)?;
+            let (numbers, synthetic) = rows_of(rows, behind, &(at..body.start));
+            behind = numbers.end;
+            let mut rest = rows.get(numbers).unwrap_or_default();
+            let mut encoder = Encoder::new(header);
+            if let (true, Some((first, inside))) = (synthetic, rest.split_first()) {
+                encoder.rows(out, &[first.synthetic(at)])?;
+                rest = inside;
+            }
+            encoder.rows(out, rest)?;
+            encoder.end(out, body.start)?;
         }
         at = at.max(body.end);
     }
     Ok(())
 }
 
-/// Collects its rows for new code.
-fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
-    let covers = sequence.covers();
-    for run in map.runs_in(&covers) {
+/// Collects which of its rows are for which new code.
+fn moved<'m>(
+    out: &mut Vec<Stretch<'m>>,
+    (sequence, rows): (&Sequence, &[Row]),
+    map: &'m AddressMap,
+) -> Result<(), Error> {
+    let covers = &sequence.covers;
+    let numbered = |numbers: Range<usize>| {
+        let number = |n: usize| u32::try_from(sequence.rows.start + n).ok();
+        number(numbers.start)
+            .zip(number(numbers.end))
+            .ok_or_else(|| {
+                let what = "the rows of moved code are more than 2^32";
+                Error::new(SECTION, sequence.code.start as u64, what)
+            })
+    };
+    let mut behind = 0;
+    for run in map.runs_in(covers) {
         let old = run.old.max(covers.start)..run.old_end().min(covers.end);
         let start = run.border(old.start);
         let end = if old.end == run.old_end() {
@@ -151,60 +219,248 @@ fn moved(out: &mut Vec<Stretch>, sequence: &Sequence, map: &AddressMap) {
         if start >= end {
             continue;
         }
-        let (first, rest) = rows_of(&sequence.rows, &old);
-        let synthetic = first.is_some();
-        let rows = first.into_iter().chain(rest.iter().copied());
-        let rows = rows.map(|row| {
-            let address = run.border(row.address);
-            // In the middle of an instruction that was re-encoded no statement begins.
-            if run.old_len == run.new_len || row.address == run.old {
-                Row { address, ..row }
-            } else {
-                row.synthetic(address)
-            }
-        });
+        let (numbers, synthetic) = rows_of(rows, behind, &old);
+        behind = numbers.end;
         out.push(Stretch {
             new: start..end,
-            rows: rows.collect(),
+            rows: numbered(numbers)?,
+            run: Some(run),
             synthetic,
         });
     }
-    for added in map.added_in(&covers) {
-        if let Some(row) = covering(&sequence.rows, added.like) {
+    for added in map.added_in(covers) {
+        let behind = rows.partition_point(|r| r.address <= added.like);
+        if let Some(number) = behind.checked_sub(1) {
             out.push(Stretch {
                 new: added.new..added.new + u64::from(added.len),
-                rows: vec![row.synthetic(added.new)],
+                rows: numbered(number..behind)?,
+                run: None,
                 synthetic: true,
             });
         }
     }
+    Ok(())
 }
+
+/// Rows of new code that are in memory at a time, and a few more.
+const AT_A_TIME: usize = 4096;
 
 /// Writes sequences for new code, one for what touches. Returns the number of rows.
 fn new_code(
     out: &mut Vec<u8>,
     header: &Header,
-    mut stretches: Vec<Stretch>,
-    (map, says_prologues): (&AddressMap, bool),
+    (runner, mut stretches): (&Runner<'_>, Vec<Stretch<'_>>),
+    map: &AddressMap,
+    at_a_time: usize,
 ) -> Result<u64, Error> {
-    stretches.sort_by_key(|s| (s.new.start, s.new.end));
-    let sequences = normal(stretches.iter().map(|s| s.new.clone()).collect());
-    let mut rest = stretches.into_iter().peekable();
+    stretches.sort_unstable_by_key(|s| (s.new.start, s.new.end, s.rows));
+    let mut reached = 0;
+    let sequences = stretches.chunk_by(|before, next| {
+        reached = before.new.end.max(reached);
+        let touches = next.new.start <= reached;
+        if !touches {
+            reached = 0;
+        }
+        touches
+    });
     let mut rows: Vec<Row> = Vec::new();
     let mut count = 0;
     for sequence in sequences {
-        rows.clear();
-        while let Some(stretch) = rest.next_if(|s| s.new.start < sequence.end) {
-            let said = |first: &Row| rows.last().is_some_and(|last| last.same_place(first));
-            let skip = usize::from(stretch.synthetic && stretch.rows.first().is_some_and(said));
-            rows.extend(stretch.rows.iter().skip(skip));
+        let start = sequence.first().map_or(0, |s| s.new.start);
+        let end = sequence.iter().map(|s| s.new.end).max().unwrap_or(start);
+        let blocks = map.entry_blocks_in(&(start..end)).iter();
+        let mut blocks = blocks.filter(|b| b.last < end).peekable();
+        let mut encoder = Encoder::new(header);
+        for stretch in sequence {
+            // All rows are there of blocks that end in front of it.
+            while let Some(block) = blocks.next_if(|b| b.last < stretch.new.start) {
+                prologue::mark(&mut rows, block, runner.says_prologues);
+            }
+            if rows.len() >= at_a_time {
+                let next = blocks.peek().map_or(u64::MAX, |b| b.start);
+                let before = rows.partition_point(|r| r.address < next);
+                let whole = rows.get(..before.saturating_sub(1)).unwrap_or_default();
+                encoder.rows(out, whole)?;
+                let whole = whole.len();
+                count += whole as u64;
+                rows.drain(..whole);
+            }
+            stretch.put(&runner.rows, &mut rows);
         }
-        let blocks = map.entry_blocks_in(&sequence).iter();
-        for block in blocks.filter(|b| b.last < sequence.end) {
-            prologue::mark(&mut rows, block, says_prologues);
-        }
+        blocks.for_each(|block| prologue::mark(&mut rows, block, runner.says_prologues));
         count += rows.len() as u64;
-        write::sequence(out, header, &rows, sequence.end)?;
+        encoder.rows(out, &rows)?;
+        encoder.end(out, end)?;
+        rows.clear();
     }
     Ok(count)
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
+mod tests {
+    use super::*;
+    use crate::line::standard;
+    use crate::map::{EntryBlock, MapParts};
+    use crate::splice::Splices;
+    use arbitrary::Unstructured;
+
+    /// A line program of DWARF 4 with one file, and sequences of rows that end at an address.
+    fn program(sequences: &[(Vec<Row>, u64)]) -> Vec<u8> {
+        let mut after_length = vec![4, 0];
+        let mut rest = vec![1, 1, 1, (-5i8) as u8, 14, 13];
+        rest.extend([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0]);
+        rest.extend(b"a.c\0\0\0\0\0");
+        after_length.extend((rest.len() as u32).to_le_bytes());
+        after_length.extend(rest);
+        let whole = |code: &[u8]| {
+            let len = (after_length.len() + code.len()) as u32;
+            [&len.to_le_bytes(), &after_length[..], code].concat()
+        };
+        let empty = whole(&[]);
+        let header = Header::read(&empty, 0).unwrap();
+        let mut code = Vec::new();
+        for (rows, end) in sequences {
+            write::sequence(&mut code, &header, rows, *end).unwrap();
+        }
+        whole(&code)
+    }
+
+    fn row(address: u64, line: u32) -> Row {
+        Row {
+            address,
+            file: 1,
+            line,
+            column: 0,
+            isa: 0,
+            discriminator: 0,
+            is_stmt: true,
+            basic_block: false,
+            prologue_end: false,
+            epilogue_begin: false,
+        }
+    }
+
+    /// Functions of 64 bytes from 0x1000 on, cut up; the pieces are one after another in a random order.
+    fn random(u: &mut Unstructured<'_>) -> arbitrary::Result<(Vec<u8>, AddressMap)> {
+        let (mut sequences, mut pieces) = (Vec::new(), Vec::new());
+        let mut parts = MapParts {
+            executable: vec![0x1000..0x2000],
+            ..MapParts::default()
+        };
+        for function in 0..u.int_in_range(1..=6u64)? {
+            let start = 0x1000 + 64 * function;
+            let mut rows = Vec::new();
+            let mut at = start;
+            while at < start + 64 {
+                rows.push(Row {
+                    is_stmt: u.arbitrary()?,
+                    prologue_end: u.ratio(1, 6)?,
+                    ..row(at, u.int_in_range(0..=4)?)
+                });
+                at += 9 - u.int_in_range(0..=9)?;
+            }
+            sequences.push((rows, start + 64));
+            if u.ratio(1, 4)? {
+                continue;
+            }
+            parts.bodies.push(start..start + 64);
+            parts.entry_jumps.push(start..start + 5);
+            let mut at = start;
+            while at < start + 64 {
+                let len = u.int_in_range(1..=20)?.min(start + 64 - at);
+                pieces.push((at, len as u32));
+                at += len;
+            }
+        }
+        let mut new = 0x9000;
+        while !pieces.is_empty() {
+            let (old, old_len) = pieces.remove(u.choose_index(pieces.len())?);
+            let new_len = if u.ratio(1, 5)? { 3 } else { old_len };
+            let tail = u.int_in_range(0..=3)?;
+            parts.runs.push(Run {
+                old,
+                old_len,
+                new,
+                new_len,
+                tail,
+            });
+            let end = new + u64::from(new_len + tail);
+            if u.ratio(1, 3)? {
+                let sure = u.int_in_range(new..=end + 8)?;
+                let last = u.int_in_range(sure..=sure + 20)?;
+                let start = new;
+                parts.entry_blocks.push(EntryBlock { start, sure, last });
+            }
+            new = end + if u.ratio(1, 8)? { 16 } else { 0 };
+        }
+        Ok((program(&sequences), AddressMap::new(parts).unwrap()))
+    }
+
+    #[test]
+    fn how_many_rows_are_in_memory_at_a_time_makes_no_difference() {
+        let mut moved = 0;
+        arbtest::arbtest(|u| {
+            let (section, map) = random(u)?;
+            let made = |at_a_time| {
+                let program = update_by(&section, 0, &map, at_a_time).unwrap();
+                let mut splices = Splices::default();
+                program.new.iter().for_each(|new| splices.take(new));
+                (splices.apply(&section), program.rows)
+            };
+            let whole = made(usize::MAX);
+            moved += whole.1;
+            for at_a_time in [1, 2, 5, 9] {
+                assert_eq!(made(at_a_time), whole);
+            }
+            // It is a program again.
+            let header = Header::read(&whole.0, 0).unwrap();
+            assert_eq!(header.end, whole.0.len());
+            let mut runner = Runner::new(&whole.0, &header);
+            while let Some(sequence) = runner.next().unwrap() {
+                let rows = runner.rows.get(sequence.rows.clone()).unwrap();
+                sequence.check(rows).unwrap();
+            }
+            Ok(())
+        });
+        assert!(moved > 1000, "{moved}");
+    }
+
+    #[test]
+    fn rows_with_numbers_of_more_than_32_bits_are_refused_where_code_moved() {
+        let run = |old, new| Run {
+            old,
+            old_len: 16,
+            new,
+            new_len: 16,
+            tail: 0,
+        };
+        let map = AddressMap::new(MapParts {
+            bodies: vec![0x1000..0x1010],
+            runs: vec![run(0x1000, 0x5000)],
+            executable: vec![0x1000..0x3000],
+            ..MapParts::default()
+        });
+        let map = map.unwrap();
+        let wide = |start: u64| {
+            let mut section = program(&[(vec![row(start, 7)], start + 16)]);
+            // A column of 2^32 in front of the row, whose opcodes set the file and advance the line to 7.
+            let at = section
+                .windows(2)
+                .rposition(|w| w == [standard::SET_FILE, 1]);
+            let at = at.unwrap();
+            let column = [standard::SET_COLUMN, 0x80, 0x80, 0x80, 0x80, 0x10];
+            section.splice(at..at, column);
+            let len = section.len() as u32 - 4;
+            section[..4].copy_from_slice(&len.to_le_bytes());
+            section
+        };
+        assert!(update(&wide(0x2000), 0, &map).unwrap().new.is_none());
+        let error = update(&wide(0x1000), 0, &map).unwrap_err().to_string();
+        assert!(
+            error.starts_with(".debug_line at 0x")
+                && error.ends_with(": a row with a number of more than 32 bits"),
+            "{error}"
+        );
+    }
 }

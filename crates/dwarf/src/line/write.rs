@@ -15,45 +15,86 @@ pub(crate) fn sequence(
     rows: &[Row],
     end: u64,
 ) -> Result<(), Error> {
-    let Some(first) = rows.first() else {
-        return Ok(());
-    };
-    extended_opcode(out, extended::SET_ADDRESS, &first.address.to_le_bytes());
-    // Which file a sequence begins with is not what every reader takes the standard to say: binutils (2.40)
-    // begins version 5 with file 0. So it is set.
-    let mut state = Row {
-        address: first.address,
-        file: u64::MAX,
-        ..Row::initial(header)
-    };
-    for row in rows {
-        registers(out, header, &mut state, row)?;
-        let units = units(header, state.address, row.address)?;
-        let mut lines = row.line.wrapping_sub(state.line) as i64;
-        let base = i64::from(header.line_base);
-        if !(base..base + i64::from(header.line_range)).contains(&lines)
-            || special(header, lines, 0).is_none()
-        {
-            put_opcode(out, header, standard::ADVANCE_LINE)?;
-            put_sleb(out, lines);
-            lines = 0;
+    let mut encoder = Encoder::new(header);
+    encoder.rows(out, rows)?;
+    encoder.end(out, end)
+}
+
+/// Encodes a sequence part by part.
+pub(crate) struct Encoder<'h> {
+    header: &'h Header,
+    /// The registers behind the rows so far; `None` in front of the first row.
+    state: Option<Row>,
+}
+
+impl<'h> Encoder<'h> {
+    pub fn new(header: &'h Header) -> Self {
+        Encoder {
+            header,
+            state: None,
         }
-        append_row(out, header, lines, units)?;
-        state = Row {
-            discriminator: 0,
-            basic_block: false,
-            prologue_end: false,
-            epilogue_begin: false,
-            ..*row
+    }
+
+    /// Appends the next rows.
+    pub fn rows(&mut self, out: &mut Vec<u8>, rows: &[Row]) -> Result<(), Error> {
+        let header = self.header;
+        for row in rows {
+            let mut state = match self.state {
+                Some(state) => state,
+                None => begin(out, header, row),
+            };
+            registers(out, header, &mut state, row)?;
+            let units = units(header, state.address, row.address)?;
+            let mut lines = i64::from(row.line) - i64::from(state.line);
+            if special(header, lines, 0).is_none() {
+                put_opcode(out, header, standard::ADVANCE_LINE)?;
+                put_sleb(out, lines);
+                lines = 0;
+            }
+            append_row(out, header, lines, units)?;
+            self.state = Some(Row {
+                discriminator: 0,
+                basic_block: false,
+                prologue_end: false,
+                epilogue_begin: false,
+                ..*row
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends the sequence, if it has a row.
+    pub fn end(self, out: &mut Vec<u8>, end: u64) -> Result<(), Error> {
+        let Some(state) = self.state else {
+            return Ok(());
         };
+        let last = units(self.header, state.address, end)?;
+        if last > 0 {
+            put_opcode(out, self.header, standard::ADVANCE_PC)?;
+            put_uleb(out, last);
+        }
+        extended_opcode(out, extended::END_SEQUENCE, &[]);
+        Ok(())
     }
-    let last = units(header, state.address, end)?;
-    if last > 0 {
-        put_opcode(out, header, standard::ADVANCE_PC)?;
-        put_uleb(out, last);
+}
+
+/// Begins a sequence at the address of its first row. Gives the registers, in which the file is not that of the row:
+/// which file a sequence begins with is not what every reader takes the standard to say (binutils 2.40 begins version 5
+/// with file 0), so it is set.
+fn begin(out: &mut Vec<u8>, header: &Header, first: &Row) -> Row {
+    extended_opcode(out, extended::SET_ADDRESS, &first.address.to_le_bytes());
+    Row {
+        address: first.address,
+        file: !first.file,
+        line: 1,
+        column: 0,
+        isa: 0,
+        discriminator: 0,
+        is_stmt: header.default_is_stmt,
+        basic_block: false,
+        prologue_end: false,
+        epilogue_begin: false,
     }
-    extended_opcode(out, extended::END_SEQUENCE, &[]);
-    Ok(())
 }
 
 /// Distance in units of instruction lengths.
@@ -78,7 +119,7 @@ fn registers(out: &mut Vec<u8>, header: &Header, state: &mut Row, row: &Row) -> 
     ] {
         if old != new {
             put_opcode(out, header, opcode)?;
-            put_uleb(out, new);
+            put_uleb(out, new.into());
         }
     }
     for (opcode, set) in [
@@ -93,7 +134,7 @@ fn registers(out: &mut Vec<u8>, header: &Header, state: &mut Row, row: &Row) -> 
     }
     if row.discriminator != 0 {
         let mut argument = Vec::with_capacity(2);
-        put_uleb(&mut argument, row.discriminator);
+        put_uleb(&mut argument, row.discriminator.into());
         extended_opcode(out, extended::SET_DISCRIMINATOR, &argument);
     }
     Ok(())

@@ -24,6 +24,8 @@ pub(crate) use write::{INDEX, put_locations, put_ranges, put_split_location, put
 use std::borrow::Cow;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use crate::forms::Encoding;
 use crate::pool::Pool;
 
@@ -62,12 +64,22 @@ pub(crate) struct Source<'d> {
     pub is_split: bool,
 }
 
+/// Indexes of the pool that a list uses.
+pub(crate) type Indexes = SmallVec<[u64; 4]>;
+
 /// What was read of a list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct List<T> {
     pub entries: Vec<T>,
-    /// Indexes of the pool that it uses.
-    pub indexes: Vec<u64>,
+    pub indexes: Indexes,
+}
+
+impl<T> List<T> {
+    /// Makes place for another one.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.indexes.clear();
+    }
 }
 
 /// Views at both ends of an entry's interval.

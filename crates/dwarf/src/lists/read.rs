@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{List, Location, Source, Views, kind};
+use super::{Indexes, List, Location, Source, Views, kind};
 use crate::Error;
 use crate::read::Reader;
 
@@ -34,29 +34,30 @@ pub(crate) fn read_ranges(source: &Source<'_>, offset: u64) -> Result<List<Range
     }
 }
 
-/// Reads the location list at an offset of the section. `views` is where pairs for its entries are, if they
-/// are in front of it.
+/// Reads the location list at an offset of the section into one that is empty. `views` is where pairs for its entries
+/// are, if they are in front of it.
 pub(crate) fn read_locations<'d>(
     source: &Source<'d>,
     offset: u64,
     views: Option<u64>,
-) -> Result<List<Location<'d>>, Error> {
+    list: &mut List<Location<'d>>,
+) -> Result<(), Error> {
+    let List { entries, indexes } = list;
     let mut r = Reader::new(source.section, offset, source.name)?;
     let mut pairs = match views {
         Some(at) => Some(Reader::new(source.section, at, source.name)?),
         None => None,
     };
-    let mut list = List::default();
     let mut base = source.base;
     let mut inline = (0, 0);
     loop {
         let item = match source.encoding.version {
-            5 => item_5(&mut r, source, base, true, &mut list.indexes)?,
-            _ if source.is_split => split_item_4(&mut r, source, &mut list.indexes)?,
+            5 => item_5(&mut r, source, base, true, indexes)?,
+            _ if source.is_split => split_item_4(&mut r, source, indexes)?,
             _ => item_4(&mut r, base)?,
         };
         let range = match item {
-            Item::End => return Ok(list),
+            Item::End => return Ok(()),
             Item::Base(b) => {
                 base = b;
                 continue;
@@ -77,7 +78,7 @@ pub(crate) fn read_locations<'d>(
             Some(pairs) if range.is_some() => (pairs.uleb()?, pairs.uleb()?),
             _ => std::mem::take(&mut inline),
         };
-        list.entries.push(Location {
+        entries.push(Location {
             range,
             expression,
             views,
@@ -101,7 +102,7 @@ fn item_4(r: &mut Reader<'_>, base: u64) -> Result<Item, Error> {
 fn split_item_4(
     r: &mut Reader<'_>,
     source: &Source<'_>,
-    indexes: &mut Vec<u64>,
+    indexes: &mut Indexes,
 ) -> Result<Item, Error> {
     let mut by_index = |index: u64| {
         indexes.push(index);
@@ -131,7 +132,7 @@ fn item_5(
     source: &Source<'_>,
     base: u64,
     locations: bool,
-    indexes: &mut Vec<u64>,
+    indexes: &mut Indexes,
 ) -> Result<Item, Error> {
     let mut by_index = |index: u64| {
         indexes.push(index);

@@ -40,7 +40,8 @@ pub(crate) fn put_ranges(out: &mut Vec<u8>, encoding: Encoding, base: u64, range
     out.push(kind::END_OF_LIST);
 }
 
-/// Appends a location list. Fails for an expression longer than its length's field allows.
+/// Appends a location list, in which default locations come last. Fails for an expression longer than its length's
+/// field allows.
 pub(crate) fn put_locations(
     out: &mut Vec<u8>,
     encoding: Encoding,
@@ -67,16 +68,17 @@ pub(crate) fn put_locations(
         out.extend([0; 16]);
         return Ok(());
     }
-    let ranges: Vec<Range<u64>> = list.iter().filter_map(|l| l.range.clone()).collect();
-    let mut with_range = list.iter().filter(|l| l.range.is_some());
-    for group in groups(&ranges) {
+    for group in groups(list) {
         let base = start_of(group);
         let by_base = based(group) < direct(group);
         if by_base {
             out.push(kind::LOC_BASE_ADDRESS);
             out.extend(base.to_le_bytes());
         }
-        for (range, location) in group.iter().zip(&mut with_range) {
+        for location in group {
+            let Some(range) = &location.range else {
+                continue;
+            };
             if inline_views && location.views != (0, 0) {
                 out.push(kind::GNU_VIEW_PAIR);
                 put_views(out, location.views);
@@ -165,10 +167,33 @@ fn put_pair_4(out: &mut Vec<u8>, range: &Range<u64>, base: u64) {
     out.extend((range.end - base).to_le_bytes());
 }
 
-/// Ascending entries near the first of each group.
-fn groups(ranges: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
-    let mut first = ranges.first().map_or(0, |r| r.start);
-    ranges.chunk_by(move |a, b| {
+/// An entry of a list of either kind.
+trait Ranged {
+    /// Where it holds; `None` for a default location, which is behind all others.
+    fn range(&self) -> Option<&Range<u64>>;
+}
+
+impl Ranged for Range<u64> {
+    fn range(&self) -> Option<&Range<u64>> {
+        Some(self)
+    }
+}
+
+impl Ranged for Location<'_> {
+    fn range(&self) -> Option<&Range<u64>> {
+        self.range.as_ref()
+    }
+}
+
+/// Ascending entries near the first of each group, those without a range left out.
+fn groups<T: Ranged>(list: &[T]) -> impl Iterator<Item = &[T]> {
+    let with_range = list.iter().take_while(|e| e.range().is_some()).count();
+    let list = list.get(..with_range).unwrap_or(list);
+    let mut first = start_of(list);
+    list.chunk_by(move |a, b| {
+        let (Some(a), Some(b)) = (a.range(), b.range()) else {
+            return false;
+        };
         let near = a.start <= b.start && b.end - first < NEAR;
         if !near {
             first = b.start;
@@ -178,25 +203,31 @@ fn groups(ranges: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
 }
 
 /// Where the first range of a group begins.
-fn start_of(group: &[Range<u64>]) -> u64 {
-    group.first().map_or(0, |range| range.start)
+fn start_of(group: &[impl Ranged]) -> u64 {
+    let first = group.first().and_then(Ranged::range);
+    first.map_or(0, |range| range.start)
 }
 
 /// Bytes of a group with a base.
-fn based(group: &[Range<u64>]) -> usize {
+fn based(group: &[impl Ranged]) -> usize {
     let base = start_of(group);
     let offsets = |r: &Range<u64>| 1 + uleb_len(r.start - base) + uleb_len(r.end - base);
-    9 + group.iter().map(offsets).sum::<usize>()
+    9 + group
+        .iter()
+        .filter_map(Ranged::range)
+        .map(offsets)
+        .sum::<usize>()
 }
 
 /// Bytes of a group of starts and lengths.
-fn direct(group: &[Range<u64>]) -> usize {
-    group.iter().map(|r| 9 + uleb_len(r.end - r.start)).sum()
+fn direct(group: &[impl Ranged]) -> usize {
+    let lengths = |r: &Range<u64>| 9 + uleb_len(r.end - r.start);
+    group.iter().filter_map(Ranged::range).map(lengths).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Source, read_locations, read_ranges};
+    use super::super::{List, Source, read_locations, read_ranges};
     use super::*;
     use crate::pool::Pool;
     use arbitrary::Unstructured;
@@ -261,7 +292,8 @@ mod tests {
             }
             let at = out.len() as u64;
             put_locations(&mut out, s.encoding, base, &locations, inline).unwrap();
-            let read = read_locations(&source(&out, version, base), at, None).unwrap();
+            let mut read = List::default();
+            read_locations(&source(&out, version, base), at, None, &mut read).unwrap();
             assert_eq!(read.entries, locations);
             Ok(())
         });
@@ -283,7 +315,8 @@ mod tests {
             },
             ..source(&out, 4, 0)
         };
-        let read = read_locations(&source, 0, None).unwrap();
+        let mut read = List::default();
+        read_locations(&source, 0, None, &mut read).unwrap();
         let range = read.entries[0].range.clone();
         assert_eq!(range.map(|r| (r.start, r.end)), Some((0x14bf, 0x14be)));
     }

@@ -60,7 +60,7 @@ pub fn skeletons<'d>(by_name: impl Fn(&str) -> &'d [u8]) -> Vec<Skeleton> {
 /// Name and folder of a skeleton's other half.
 fn names<'d>(
     unit: &Unit,
-    table: &Table,
+    table: &Table<'_>,
     sections: &Sections<'d>,
     by_name: &impl Fn(&str) -> &'d [u8],
 ) -> Result<(Vec<u8>, Vec<u8>), Error> {
@@ -71,21 +71,12 @@ fn names<'d>(
     )?;
     r.end = unit.end;
     let code = r.uleb()?;
-    let mut specs: Vec<(u64, u64)> = Vec::new();
-    let declaration = table.get(code);
-    specs.extend(
-        declaration
-            .iter()
-            .flat_map(|d| &d.specs)
-            .map(|s| (s.name, s.form)),
-    );
     let mut fields = BTreeMap::new();
-    for (name, f) in specs {
-        let f = u16::try_from(f).unwrap_or(0);
+    for spec in table.get(code).into_iter().flat_map(|d| table.specs(d)) {
         let start = r.at;
-        forms::skip(&mut r, f, unit.encoding)?;
+        forms::skip(&mut r, spec.form, unit.encoding)?;
         let value = part(r.data, start as u64..r.at as u64, r.section)?;
-        fields.insert(u16::try_from(name).unwrap_or(0), (f, value));
+        fields.insert(spec.name, (spec.form, value));
     }
     let offsets_base = fields.get(&at::STR_OFFSETS_BASE).map_or(0, |f| number(f.1));
     let text = |name: u16| -> Result<Vec<u8>, Error> {

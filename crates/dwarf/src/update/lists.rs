@@ -16,10 +16,10 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn of(self, plan: &Plan) -> &NewLists {
+    fn of(self, plan: &mut Plan) -> &mut NewLists {
         match self {
-            Kind::Ranges => &plan.ranges,
-            Kind::Locations => &plan.locations,
+            Kind::Ranges => &mut plan.ranges,
+            Kind::Locations => &mut plan.locations,
         }
     }
 }
@@ -40,8 +40,8 @@ pub(super) struct Lists {
 }
 
 impl Job<'_, '_> {
-    /// Pass 5, for one kind of lists.
-    pub(super) fn lists(&mut self, kind: Kind, plans: &[Plan]) -> Result<UnitLists, Error> {
+    /// Pass 5, for one kind of lists. Takes them out of the plans: those of all units are a large part of the memory.
+    pub(super) fn lists(&mut self, kind: Kind, plans: &mut [Plan]) -> Result<UnitLists, Error> {
         let mut out = UnitLists {
             at: vec![0; plans.len()],
             first_slot: vec![0; plans.len()],
@@ -54,23 +54,22 @@ impl Job<'_, '_> {
     }
 
     /// Lists of DWARF 2 to 4: all at the section's end.
-    fn old_lists(&mut self, set: usize, kind: Kind, plans: &[Plan], out: &mut UnitLists) {
+    fn old_lists(&mut self, set: usize, kind: Kind, plans: &mut [Plan], out: &mut UnitLists) {
         let section = match kind {
             Kind::Ranges => Section::Ranges,
             Kind::Locations => Section::Loc,
         };
         let end = self.sets[set].sections.get(section).len() as u64;
         let mut behind = Vec::new();
-        for (i, plan) in plans.iter().enumerate() {
+        for (i, plan) in plans.iter_mut().enumerate() {
             let unit = &self.units[i];
             // Range lists of files of split units are in the program.
             let is_here = unit.set == set || kind == Kind::Ranges && set == 0;
             if unit.encoding.version >= 5 || !is_here || kind == Kind::Ranges && set > 0 {
                 continue;
             }
-            let lists = kind.of(plan);
             out.at[i] = end + behind.len() as u64;
-            behind.extend_from_slice(&lists.bytes);
+            append(&mut behind, std::mem::take(&mut kind.of(plan).bytes));
         }
         if !behind.is_empty() {
             self.changes[set].get_mut(section).push(end..end, &behind);
@@ -82,7 +81,7 @@ impl Job<'_, '_> {
         &mut self,
         set: usize,
         kind: Kind,
-        plans: &[Plan],
+        plans: &mut [Plan],
         out: &mut UnitLists,
     ) -> Result<(), Error> {
         let shared = &self.sets[set];
@@ -90,15 +89,16 @@ impl Job<'_, '_> {
             Kind::Ranges => (Section::Rnglists, &shared.rnglists),
             Kind::Locations => (Section::Loclists, &shared.loclists),
         };
-        let here = |(i, _): &(usize, &Plan)| {
-            self.units[*i].set == set && self.units[*i].encoding.version == 5
-        };
+        let here: Vec<usize> = (0..self.units.len())
+            .filter(|i| self.units[*i].set == set && self.units[*i].encoding.version == 5)
+            .collect();
         // Places are relative to where the lists of their contribution, or the section's end, will be.
         let mut growths: BTreeMap<usize, Growth> = BTreeMap::new();
         let mut alone = Vec::new();
-        for (i, plan) in plans.iter().enumerate().filter(here) {
-            let lists = kind.of(plan);
-            if lists.bytes.is_empty() && lists.slots.is_empty() {
+        for &i in &here {
+            let lists = kind.of(&mut plans[i]);
+            let bytes = std::mem::take(&mut lists.bytes);
+            if bytes.is_empty() && lists.slots.is_empty() {
                 continue;
             }
             if let Some(home) = lists.home {
@@ -114,20 +114,25 @@ impl Job<'_, '_> {
                 growth
                     .new_slots
                     .extend(lists.new_slots.iter().map(|at| base + at));
-                growth.lists.extend_from_slice(&lists.bytes);
+                append(&mut growth.lists, bytes);
             } else {
-                alone.extend(contribution::new_header(lists.bytes.len()));
+                alone.extend(contribution::new_header(bytes.len()));
                 out.at[i] = alone.len() as u64;
-                alone.extend_from_slice(&lists.bytes);
+                alone.extend(bytes);
             }
         }
         let section = shared.sections.get(new);
         let splices = self.changes[set].get_mut(new);
+        let grown = growths.iter().map(|(home, growth)| {
+            let c = &contributions[*home];
+            growth.lists.len() + (c.lists - c.start) as usize + 8 * growth.new_slots.len()
+        });
+        splices.reserve(3 * growths.len() + 1, grown.sum::<usize>() + alone.len());
         let mut distances = BTreeMap::new();
-        for (home, growth) in &growths {
-            let distance =
-                contribution::grow(section, new.name(), &contributions[*home], growth, splices)?;
-            distances.insert(*home, distance);
+        for (home, growth) in growths {
+            let c = &contributions[home];
+            let distance = contribution::grow(section, new.name(), c, growth, splices)?;
+            distances.insert(home, distance);
         }
         let end = section.len() as u64;
         let mut alone_at = end;
@@ -143,15 +148,21 @@ impl Job<'_, '_> {
         let start = |home: usize| -> Option<u64> {
             Some(splices.shift(contributions[home].start)? + distances.get(&home)?)
         };
-        let here = |(i, _): &(usize, &Plan)| {
-            self.units[*i].set == set && self.units[*i].encoding.version == 5
-        };
-        for (i, plan) in plans.iter().enumerate().filter(here) {
-            out.at[i] += match kind.of(plan).home {
+        for i in here {
+            out.at[i] += match kind.of(&mut plans[i]).home {
                 Some(home) => start(home).unwrap_or(0),
                 None => alone_at,
             };
         }
         Ok(())
+    }
+}
+
+/// Appends lists, without a copy if they are the first.
+fn append(to: &mut Vec<u8>, lists: Vec<u8>) {
+    if to.is_empty() {
+        *to = lists;
+    } else {
+        to.extend(lists);
     }
 }

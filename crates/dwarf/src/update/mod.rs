@@ -3,7 +3,7 @@
 //! | pass | by | makes |
 //! |---|---|---|
 //! | 1 | unit, in parallel | patches, conversions, new lists, users of pools ([`crate::walk`]) |
-//! | 2 | line program, in parallel | new programs ([`crate::line`]) |
+//! | 2 | line program, in parallel, beside 1 | what changes in programs ([`crate::line`]) |
 //! | 3 | pool | values of entries, and who must do without ([`crate::pool`]) |
 //! | 4 | table | alternate abbreviations ([`crate::abbrev`]) |
 //! | 5 | section, units in order | places of new lists ([`crate::contribution`]) |
@@ -29,21 +29,20 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::abbrev::Additions;
-use crate::finish::{self, Pieces, Places};
+use crate::finish::{self, Places};
 use crate::frame;
 use crate::index;
-use crate::line;
 use crate::map::AddressMap;
 use crate::pool::{Extents, Outcome};
 use crate::progress;
 use crate::report::{Loss, Report};
-use crate::sections::{Changes, Section, Sections};
-use crate::splice::Splices;
+use crate::sections::{Changes, Reading, Section, Sections};
+use crate::splice::{Pieces, Splices};
 use crate::split::{self, SplitFile};
 use crate::unit::{Root, Stale, Unit};
 use crate::walk::{Plan, Shared};
 use lists::{Kind, Lists};
-use units::{Tables, Walked, walk_all, without_headers};
+use units::{Programs, Tables, Walked, walk_all, without_headers};
 
 /// The result of an update.
 #[derive(Clone, Debug, Default)]
@@ -144,14 +143,16 @@ fn attempt(
 ) -> Result<Attempt, Error> {
     let (sets, mut failed) = sets(sections, files, map)?;
     failed.extend(passed.clone());
+    let reading = Reading::new(sections);
     let Walked {
         units,
         tables,
         roots,
         mut plans,
+        programs,
         stale,
         more,
-    } = walk_all(&sets, &failed);
+    } = walk_all(&sets, &failed, &reading);
     if !more.is_empty() {
         return Ok(Attempt::Without(more));
     }
@@ -173,6 +174,7 @@ fn attempt(
         units: &units,
         tables: &tables,
         roots: &roots,
+        reading: &reading,
         extents,
         behind: !stale.is_empty(),
         changes: vec![Changes::default(); sets.len()],
@@ -180,7 +182,7 @@ fn attempt(
     };
     let why = stale.iter().map(|s| &s.why);
     why.for_each(|error| job.lose(Loss::Unit, error));
-    let more = job.lines();
+    let more = job.lines(programs);
     if !more.is_empty() {
         return Ok(Attempt::Without(more));
     }
@@ -190,8 +192,8 @@ fn attempt(
     }
     let additions = job.abbreviations(&mut plans)?;
     let places = Lists {
-        ranges: job.lists(Kind::Ranges, &plans)?,
-        locations: job.lists(Kind::Locations, &plans)?,
+        ranges: job.lists(Kind::Ranges, &mut plans)?,
+        locations: job.lists(Kind::Locations, &mut plans)?,
     };
     job.macros()?;
     let more = job.entries(&mut plans, &outcomes, &additions, &places);
@@ -219,8 +221,9 @@ struct Job<'a, 'd> {
     sets: &'a [Shared<'a, 'd>],
     map: &'a AddressMap,
     units: &'a [Unit],
-    tables: &'a Tables,
+    tables: &'a Tables<'d>,
     roots: &'a [Root],
+    reading: &'a Reading<'d>,
     /// Pools without headers.
     extents: Extents,
     /// Some units of the program stay as they are, so old bytes of other sections have to stay in their places.
@@ -241,35 +244,28 @@ impl<'d> Job<'_, 'd> {
         self.changes[0].get_mut(section)
     }
 
-    /// Pass 2. Returns units whose line programs cannot be written.
-    fn lines(&mut self) -> Passed {
+    /// Takes the changes of the line programs of units that are updated. Returns units whose line programs cannot be
+    /// written.
+    fn lines(&mut self, programs: Programs) -> Passed {
         let mut failed = Passed::new();
-        let mut offsets: Vec<u64> = self.roots.iter().filter_map(|r| r.stmt_list).collect();
-        offsets.sort_unstable();
-        offsets.dedup();
-        let section = self.program().get(Section::Line);
-        let map = self.map;
-        progress::expect(offsets.len());
-        let programs: Vec<_> = offsets
-            .par_iter()
-            .map(|at| {
-                progress::did();
-                line::update(section, *at, map).map_err(|error| (*at, error))
-            })
-            .collect();
-        let new = programs.iter().flatten().filter_map(|p| p.new.as_ref());
-        let sizes = new.fold((0, 0), |(n, bytes), new| (n + 1, bytes + new.len()));
+        let named: BTreeSet<u64> = self.roots.iter().filter_map(|r| r.stmt_list).collect();
+        let sizes = programs.iter().filter_map(|(_, program)| {
+            let new = program.as_ref().ok()?.new.as_ref();
+            new.map(Pieces::size)
+        });
+        let sizes = sizes.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         self.change(Section::Line).reserve(sizes.0, sizes.1);
         let mut end = 0;
-        for program in programs {
+        for (at, program) in programs {
             match program {
+                _ if !named.contains(&at) => {}
                 // A program inside of another is not one.
                 Ok(program) if program.old.start >= end => {
                     end = program.old.end;
                     if let Some(new) = program.new {
                         let splices = self.change(Section::Line);
                         let first = splices.len();
-                        splices.push(program.old.clone(), &new);
+                        splices.take(&new);
                         splices.end_part(program.old, first);
                         self.report.line_programs += 1;
                         self.report.rows += program.rows;
@@ -282,7 +278,7 @@ impl<'d> Job<'_, 'd> {
                     let error = Error::new(Section::Line.name(), program.old.start, what);
                     self.without_program(program.old.start, &error, &mut failed);
                 }
-                Err((at, error)) => self.without_program(at, &error, &mut failed),
+                Err(error) => self.without_program(at, &error, &mut failed),
             }
         }
         self.settle(0, Section::Line);
@@ -363,7 +359,6 @@ impl<'d> Job<'_, 'd> {
             .par_iter_mut()
             .enumerate()
             .map(|(i, plan)| {
-                progress::did();
                 let unit = &self.units[i];
                 let places = Places {
                     changes: &changes[unit.set],
@@ -376,14 +371,17 @@ impl<'d> Job<'_, 'd> {
                     outcomes: &outcomes[i],
                 };
                 let additions = additions.get(&self.tables.of_unit[i]).unwrap_or(&none);
-                finish::unit(
+                let pieces = finish::unit(
                     &self.sets[unit.set].sections,
                     unit,
                     self.tables.of(i),
                     additions,
                     plan,
                     &places,
-                )
+                );
+                self.reading.done(unit.len());
+                progress::did();
+                pieces
             })
             .collect();
         let mut sizes: BTreeMap<(usize, Section), (usize, usize)> = BTreeMap::new();
@@ -399,9 +397,7 @@ impl<'d> Job<'_, 'd> {
         for (unit, pieces) in self.units.iter().zip(pieces) {
             let splices = self.changes[unit.set].get_mut(unit.section);
             match pieces {
-                Ok(pieces) => pieces
-                    .iter()
-                    .for_each(|(range, bytes)| splices.push(range, bytes)),
+                Ok(pieces) => splices.take(&pieces),
                 Err(error) => drop(failed.insert((unit.set, unit.section, unit.start), error)),
             }
         }

@@ -9,18 +9,20 @@ use super::Passed;
 use crate::Error;
 use crate::abbrev::Table;
 use crate::forms::Encoding;
+use crate::line;
 use crate::pool::Extents;
 use crate::progress;
-use crate::sections::{Section, Sections};
+use crate::sections::{Reading, Section, Sections};
 use crate::unit::{Identity, Root, Stale, Unit};
 use crate::walk::{self, Plan, Shared};
 
 /// Units to update, what is known of them, and why others stay.
-pub(super) struct Walked {
+pub(super) struct Walked<'d> {
     pub units: Vec<Unit>,
-    pub tables: Tables,
+    pub tables: Tables<'d>,
     pub roots: Vec<Root>,
     pub plans: Vec<Plan>,
+    pub programs: Programs,
     /// Other units.
     pub stale: Vec<Stale>,
     /// If there are any, another attempt without them is needed.
@@ -28,8 +30,9 @@ pub(super) struct Walked {
 }
 
 /// Units whose headers and abbreviations can be read, those of files in which all can.
-struct Found {
+struct Found<'d> {
     units: Vec<Unit>,
+    tables: Tables<'d>,
     stale: Vec<Stale>,
     /// Why a file stays.
     files: FxHashMap<usize, Error>,
@@ -37,9 +40,10 @@ struct Found {
     more: Passed,
 }
 
-fn find(sets: &[Shared<'_, '_>], passed: &Passed) -> Found {
+fn find<'d>(sets: &[Shared<'_, 'd>], passed: &Passed) -> Found<'d> {
     let mut out = Found {
         units: Vec::new(),
+        tables: Tables::default(),
         stale: Vec::new(),
         files: FxHashMap::default(),
         more: Passed::new(),
@@ -64,8 +68,10 @@ fn find(sets: &[Shared<'_, '_>], passed: &Passed) -> Found {
             None => out.units.push(unit),
         }
     }
-    let wrong = Tables::of_all(sets, &out.units).1;
+    let (tables, wrong) = Tables::of_all(sets, &out.units);
+    out.tables = tables;
     let units = std::mem::take(&mut out.units);
+    let count = units.len();
     for unit in units {
         match wrong.iter().find(|w| w.0 == table_key(&unit)) {
             Some((_, error)) => {
@@ -78,10 +84,13 @@ fn find(sets: &[Shared<'_, '_>], passed: &Passed) -> Found {
     }
     let files = &out.files;
     out.units.retain(|unit| !files.contains_key(&unit.set));
+    if out.units.len() < count {
+        out.tables = Tables::of_all(sets, &out.units).0;
+    }
     out
 }
 
-impl Found {
+impl Found<'_> {
     /// A unit stays: alone if it is the program's, else with its file.
     fn pass(&mut self, set: usize, why: Error, stale: impl FnOnce() -> Stale) {
         match set {
@@ -93,7 +102,8 @@ impl Found {
 
 /// Gives each unit its root. Skeletons without their other half stay, and so do files without a skeleton, of
 /// which nothing is said, as nothing leads to them.
-fn pair(sets: &[Shared<'_, '_>], found: &mut Found, tables: &Tables) -> (Vec<Root>, Vec<usize>) {
+fn pair(sets: &[Shared<'_, '_>], found: &mut Found<'_>) -> (Vec<Root>, Vec<usize>) {
+    let tables = &found.tables;
     let units = std::mem::take(&mut found.units);
     let roots: Vec<Result<Root, Error>> = (0..units.len())
         .into_par_iter()
@@ -163,7 +173,7 @@ fn pair(sets: &[Shared<'_, '_>], found: &mut Found, tables: &Tables) -> (Vec<Roo
     (out, kept)
 }
 
-impl Found {
+impl Found<'_> {
     /// Why a skeleton stays whose other half is not updated.
     fn why_alone(&self, unit: &Unit) -> Error {
         let mut what =
@@ -180,34 +190,49 @@ impl Found {
     }
 }
 
-/// Reads all units but those that stay.
-pub(super) fn walk_all(sets: &[Shared<'_, '_>], passed: &Passed) -> Walked {
+/// Reads all units but those that stay, and their line programs.
+pub(super) fn walk_all<'d>(
+    sets: &[Shared<'_, 'd>],
+    passed: &Passed,
+    reading: &Reading<'_>,
+) -> Walked<'d> {
     let mut found = find(sets, passed);
-    let mut tables = Tables::of_all(sets, &found.units).0;
-    let (mut roots, kept) = pair(sets, &mut found, &tables);
+    let (mut roots, kept) = pair(sets, &mut found);
+    let mut tables = found.tables;
     tables.of_unit = kept.iter().map(|i| tables.of_unit[*i]).collect();
     own_pools(&mut roots);
-    let Found {
-        units, stale, more, ..
-    } = found;
-    progress::expect(units.len());
-    let walked: Vec<Result<Plan, Error>> = (0..units.len())
-        .into_par_iter()
-        .map(|i| {
-            progress::did();
-            walk::walk(&sets[units[i].set], &units[i], tables.of(i), &roots[i])
-        })
-        .collect();
+    let (units, stale, more) = (found.units, found.stale, found.more);
+    // Large ones first, so that no thread is left alone with one.
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(units[*i].len()));
+    let offsets = program_offsets(&roots);
+    progress::expect(units.len() + offsets.len());
+    // Neither needs the other.
+    let (mut walked, programs) = rayon::join(
+        || -> Vec<(usize, Result<Plan, Error>)> {
+            let walked = order.into_par_iter().with_max_len(1).map(|i| {
+                let (set, unit) = (&sets[units[i].set], &units[i]);
+                let plan = walk::walk(set, unit, tables.of(i), &roots[i]);
+                reading.done(unit.len());
+                progress::did();
+                (i, plan)
+            });
+            walked.collect()
+        },
+        || programs(&sets[0], &offsets, reading),
+    );
+    walked.sort_unstable_by_key(|(i, _)| *i);
     let mut out = Walked {
         units: Vec::new(),
         tables,
         roots: Vec::new(),
         plans: Vec::new(),
+        programs,
         stale,
         more,
     };
     let mut of_unit = Vec::new();
-    for (i, plan) in walked.into_iter().enumerate() {
+    for (i, plan) in walked {
         let unit = units[i];
         match plan {
             Ok(plan) => {
@@ -225,6 +250,30 @@ pub(super) fn walk_all(sets: &[Shared<'_, '_>], passed: &Passed) -> Walked {
     }
     out.tables.of_unit = of_unit;
     out
+}
+
+/// Line programs by their offsets, ascending, and what changes in them.
+pub(super) type Programs = Vec<(u64, Result<line::Program, Error>)>;
+
+/// Where the line programs of units begin.
+fn program_offsets(roots: &[Root]) -> Vec<u64> {
+    let mut offsets: Vec<u64> = roots.iter().filter_map(|r| r.stmt_list).collect();
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets
+}
+
+/// Runs line programs.
+fn programs(shared: &Shared<'_, '_>, offsets: &[u64], reading: &Reading<'_>) -> Programs {
+    let section = shared.sections.get(Section::Line);
+    let programs = offsets.par_iter().with_max_len(1).map(|at| {
+        let program = line::update(section, *at, shared.map);
+        let len = program.as_ref().map_or(0, |p| p.old.end - p.old.start);
+        reading.done(len);
+        progress::did();
+        (*at, program)
+    });
+    programs.collect()
 }
 
 /// Finds out which units share a pool with none.
@@ -269,14 +318,15 @@ type Unreadable = Vec<(TableKey, Error)>;
 type TableKey = (usize, u64, Encoding);
 
 /// Abbreviation tables, each read once for all units that use it.
-pub(super) struct Tables {
-    pub list: Vec<Table>,
+#[derive(Default)]
+pub(super) struct Tables<'d> {
+    pub list: Vec<Table<'d>>,
     pub of_unit: Vec<usize>,
 }
 
-impl Tables {
+impl<'d> Tables<'d> {
     /// Reads the tables of units. If some cannot be read, numbers of tables mean nothing.
-    fn of_all(sets: &[Shared<'_, '_>], units: &[Unit]) -> (Tables, Unreadable) {
+    fn of_all(sets: &[Shared<'_, 'd>], units: &[Unit]) -> (Tables<'d>, Unreadable) {
         let mut known = FxHashMap::default();
         let mut keys = Vec::new();
         let of_unit = units.iter().map(|unit| {
@@ -290,7 +340,7 @@ impl Tables {
             let section = sets[key.0].sections.get(Section::Abbrev);
             Table::read(section, key.1, key.2).map_err(|e| (*key, e))
         };
-        let all: Vec<Result<Table, _>> = keys.par_iter().map(read).collect();
+        let all: Vec<Result<Table<'d>, _>> = keys.par_iter().map(read).collect();
         let (mut list, mut wrong) = (Vec::new(), Unreadable::new());
         for table in all {
             match table {
@@ -301,7 +351,7 @@ impl Tables {
         (Tables { list, of_unit }, wrong)
     }
 
-    pub fn of(&self, unit: usize) -> &Table {
+    pub fn of(&self, unit: usize) -> &Table<'d> {
         &self.list[self.of_unit[unit]]
     }
 }

@@ -12,7 +12,6 @@
 mod places;
 mod scopes;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -22,6 +21,7 @@ use crate::abbrev::{self, Demand, Table};
 use crate::contribution::{self, Contribution};
 use crate::expression::{self, OperandKind};
 use crate::forms;
+use crate::lists::{List, Location};
 use crate::map::AddressMap;
 use crate::names::{at, form, tag};
 use crate::pool::{Pool, User, UserKind};
@@ -100,7 +100,7 @@ pub(crate) enum Indexed {
 pub(crate) struct NewLists {
     pub bytes: Vec<u8>,
     /// Offsets by index that change: index and place in `bytes`.
-    pub slots: BTreeMap<u64, u64>,
+    pub slots: FxHashMap<u64, u64>,
     /// Offsets that are added.
     pub new_slots: Vec<u64>,
     /// The contribution that the unit's lists are in.
@@ -204,7 +204,7 @@ impl<'a, 'd> Shared<'a, 'd> {
 pub(crate) fn walk(
     shared: &Shared<'_, '_>,
     unit: &Unit,
-    table: &Table,
+    table: &Table<'_>,
     root: &Root,
 ) -> Result<Plan, Error> {
     let addresses = if root.is_split && root.addr_base.is_none() {
@@ -228,6 +228,9 @@ pub(crate) fn walk(
         plan: Plan::default(),
         kept: FxHashSet::default(),
         outer: Vec::new(),
+        list: List::default(),
+        pieces: Vec::new(),
+        new_list: Vec::new(),
     };
     if unit.encoding.version == 5 {
         let home = |all: &[Contribution], base: Option<u64>| {
@@ -245,9 +248,9 @@ pub(crate) fn walk(
         });
     }
     let entries = Entries::of(unit, table, walk.values.data);
-    entries.for_each(|entry| walk.entry(entry))?;
+    let count = entries.for_each(|entry| walk.entry(entry))?;
     let mut plan = walk.plan;
-    plan.report.units = 1;
+    (plan.report.units, plan.report.entries) = (1, count);
     if root.has_own_pool {
         plan.forget_unchanged(&walk.values.pool)?;
     }
@@ -264,29 +267,26 @@ struct Walk<'a, 'd> {
     plan: Plan,
     /// Pool entries that something needs as they are.
     kept: FxHashSet<u64>,
-    /// New entry addresses of the entries that surround the one in hand, by depth.
-    outer: Vec<Option<u64>>,
+    /// New entry addresses of the scopes with moved code that surround the entry in hand, with their depths.
+    outer: Vec<(u32, u64)>,
+    /// Memory for location lists: the old one in hand, intervals of one of its entries, the new one.
+    list: List<Location<'d>>,
+    pieces: Vec<Range<u64>>,
+    new_list: Vec<Location<'d>>,
 }
 
 impl Walk<'_, '_> {
     fn entry(&mut self, entry: &Entry<'_>) -> Result<(), Error> {
-        self.plan.report.entries += 1;
-        self.outer.truncate(entry.depth as usize);
+        let is_behind = |(depth, _): &mut (u32, u64)| *depth >= entry.lowest;
+        while self.outer.pop_if(is_behind).is_some() {}
         let is_root = entry.start == self.unit.root;
-        let mut scope_entry = self.outer.last().copied().flatten();
-        // Most entries are types and what is in them.
-        if entry.attributes.is_empty() && !is_root {
-            self.outer.resize(entry.depth as usize, None);
-            self.outer.push(scope_entry);
-            return Ok(());
-        }
         if is_root {
             self.root_ranges(entry)?;
-        } else if let Some(new) = self.scope(entry)? {
-            scope_entry = Some(new);
+        } else if entry.declaration.may_be_scope
+            && let Some(new) = self.scope(entry)?
+        {
+            self.outer.push((entry.depth, new));
         }
-        self.outer.resize(entry.depth as usize, None);
-        self.outer.push(scope_entry);
         let is_scope = entry.get(at::HIGH_PC).is_some();
         for a in &entry.attributes {
             match a.name {
@@ -333,6 +333,11 @@ impl Walk<'_, '_> {
             5 => Section::Loclists,
             _ => Section::Loc,
         }
+    }
+
+    /// The new entry address of the scope around the entry in hand.
+    fn around(&self) -> Option<u64> {
+        self.outer.last().map(|(_, entry)| *entry)
     }
 
     fn relative(&self, at: usize) -> u32 {
@@ -405,7 +410,7 @@ impl Walk<'_, '_> {
         let map = self.shared.map;
         let (old, _) = self.values.address(a)?;
         let is_return = a.name == at::CALL_RETURN_PC
-            || a.name == at::LOW_PC && entry.declaration.tag == u64::from(tag::GNU_CALL_SITE);
+            || a.name == at::LOW_PC && entry.declaration.tag == tag::GNU_CALL_SITE;
         let new = match a.name {
             _ if !(map.is_moved(old) || is_return && map.is_moved(old.wrapping_sub(1))) => {
                 Some(old)

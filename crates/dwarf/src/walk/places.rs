@@ -31,20 +31,27 @@ impl<'d> Walk<'_, 'd> {
         let new = match self.plan.locations.known.get(&key) {
             Some(known) => *known,
             None => {
+                let lost = self.plan.report.count(Loss::UnknownOperation);
                 let new = self.write_locations(section, offset, views_offset)?;
-                self.plan.locations.known.insert(key, new);
+                // Most lists stay and are named once. Those that are named again are read again, unless that would
+                // count a loss twice.
+                if new.is_some() || self.plan.report.count(Loss::UnknownOperation) > lost {
+                    self.plan.locations.known.insert(key, new);
+                }
                 new
             }
         };
         if let Some(v) = views {
             let old = views_offset.unwrap_or(0);
-            let number = new.map_or(Number::OldViews(section, old), |(_, at)| {
-                Number::NewViews(at)
-            });
-            self.patch(v, number);
+            match new {
+                Some((_, at)) => self.patch(v, Number::NewViews(at)),
+                None if section.keeps_offsets() => {}
+                None => self.patch(v, Number::OldViews(section, old)),
+            }
         }
         match (new, a.form == form::LOCLISTX) {
             (Some((at, _)), false) => self.patch(a, Number::Locations(at)),
+            (None, false) if section.keeps_offsets() => {}
             (None, false) => self.patch(a, Number::Offset(section, offset)),
             (Some((at, _)), true) => {
                 let index = self.values.number(a);
@@ -70,44 +77,53 @@ impl<'d> Walk<'_, 'd> {
             pool: self.values.pool,
             is_split: self.root.is_split,
         };
-        let mut list = lists::read_locations(&source, offset, views)?;
         let map = self.shared.map;
-        let mut touched = list
-            .entries
-            .iter()
-            .flat_map(|l| &l.range)
-            .any(|r| map.touches(r));
+        let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        lists::read_locations(&source, offset, views, &mut list)?;
+        let mut ranges = list.entries.iter().flat_map(|l| &l.range);
+        let mut touched = ranges.any(|r| map.touches(r));
         for location in &mut list.entries {
             touched |= self.new_expression(&mut location.expression)?;
         }
-        if !touched {
-            for index in list.indexes {
-                self.keep(index)?;
+        let new = if touched {
+            let at = self.put_list(&mut list.entries, views.is_some())?;
+            Some(at)
+        } else {
+            for index in &list.indexes {
+                self.keep(*index)?;
             }
-            return Ok(None);
-        }
-        let new = self.new_locations(list.entries);
+            None
+        };
+        self.list = list;
+        Ok(new)
+    }
+
+    /// Writes a list in which a piece of moved code is. Returns where it and its views are among the unit's.
+    fn put_list(
+        &mut self,
+        old: &mut Vec<Location<'d>>,
+        has_views: bool,
+    ) -> Result<(u64, u64), Error> {
+        let mut new = std::mem::take(&mut self.new_list);
+        self.new_locations(old, &mut new);
         let out = &mut self.plan.locations.bytes;
         let views_at = out.len() as u64;
-        if views.is_some() {
+        if has_views {
             let with_range = new.iter().filter(|l| l.range.is_some());
             with_range.for_each(|l| lists::put_views(out, l.views));
         }
         let at = out.len() as u64;
-        if self.root.is_split && self.unit.encoding.version < 5 {
-            return self
-                .put_split_locations(&new)
-                .map(|()| Some((at, views_at)));
+        let (encoding, base) = (self.unit.encoding, self.root.base);
+        if self.root.is_split && encoding.version < 5 {
+            self.put_split_locations(&new)?;
+        } else {
+            lists::put_locations(out, encoding, base, &new, !has_views)?;
         }
-        lists::put_locations(
-            out,
-            self.unit.encoding,
-            self.root.base,
-            &new,
-            views.is_none(),
-        )?;
         self.plan.report.location_lists += 1;
-        Ok(Some((at, views_at)))
+        new.clear();
+        self.new_list = new;
+        Ok((at, views_at))
     }
 
     /// Writes a list of a file of split units of DWARF 4, whose entries can name addresses by index alone.
@@ -123,26 +139,33 @@ impl<'d> Walk<'_, 'd> {
             lists.indexes.push((at, user));
         }
         self.plan.locations.bytes.push(0);
-        self.plan.report.location_lists += 1;
         Ok(())
     }
 
     /// Entries in new code, by address; neighbours that say the same are joined. Empty ones are left out.
-    fn new_locations(&self, old: Vec<Location<'d>>) -> Vec<Location<'d>> {
-        let map = self.shared.map;
-        let mut out: Vec<Location<'d>> = Vec::with_capacity(old.len());
-        for location in old {
+    fn new_locations(&mut self, old: &mut Vec<Location<'d>>, out: &mut Vec<Location<'d>>) {
+        let (map, pieces) = (self.shared.map, &mut self.pieces);
+        for location in old.drain(..) {
             let Some(range) = &location.range else {
                 out.push(location);
                 continue;
             };
-            let begins = map.address(range.start);
-            let ends = map.end(range.end);
-            for piece in map.interval(range) {
-                let view = |view, kept: bool| if kept { view } else { 0 };
+            pieces.clear();
+            map.put_interval(range, pieces);
+            for piece in pieces.drain(..) {
+                let (begins, ends) = location.views;
+                // Views say something of the borders that they had.
                 let views: Views = (
-                    view(location.views.0, begins == Some(piece.start)),
-                    view(location.views.1, ends == Some(piece.end)),
+                    if begins != 0 && map.address(range.start) == Some(piece.start) {
+                        begins
+                    } else {
+                        0
+                    },
+                    if ends != 0 && map.end(range.end) == Some(piece.end) {
+                        ends
+                    } else {
+                        0
+                    },
                 );
                 out.push(Location {
                     range: Some(piece),
@@ -163,12 +186,14 @@ impl<'d> Walk<'_, 'd> {
             }
             joins
         });
-        out
     }
 
     /// Gives addresses in an expression of a list their new values; whether one changed. An index whose
     /// address changes becomes the address itself: lists are rewritten, so lengths are free.
     fn new_expression(&mut self, expression: &mut Cow<'d, [u8]>) -> Result<bool, Error> {
+        if !expression::may_name(expression) {
+            return Ok(false);
+        }
         let Some(found) = expression::operands(expression, self.unit.encoding)? else {
             self.plan.report.lose(Loss::UnknownOperation);
             return Ok(false);

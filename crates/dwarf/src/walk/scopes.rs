@@ -8,7 +8,7 @@ use super::{Conversion, Indexed, IndexedScope, Number, Walk};
 use crate::Error;
 use crate::abbrev::Demand;
 use crate::contribution;
-use crate::lists::{self, Source};
+use crate::lists::{self, Indexes, Source};
 use crate::names::{at, form};
 use crate::pool::UserKind;
 use crate::read::{fits, uleb_len};
@@ -21,28 +21,23 @@ type Intervals = SmallVec<[Range<u64>; 1]>;
 
 impl Walk<'_, '_> {
     /// The intervals of an entry, and the indexes of the pool that its list uses.
-    fn old_intervals(&self, entry: &Entry<'_>) -> Result<(Intervals, Vec<u64>), Error> {
+    fn old_intervals(&self, entry: &Entry<'_>) -> Result<(Intervals, Indexes), Error> {
         if let Some(a) = entry.get(at::RANGES) {
             let Some(offset) = self.list_offset(a, self.root.rnglists_base, form::RNGLISTX) else {
-                return Ok((Intervals::new(), Vec::new()));
+                return Ok((Intervals::new(), Indexes::new()));
             };
             let list = lists::read_ranges(&self.ranges_source(), offset?)?;
             return Ok((list.entries.into(), list.indexes));
         }
         let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
-            return Ok((Intervals::new(), Vec::new()));
+            return Ok((Intervals::new(), Indexes::new()));
         };
         if !low.is_address() {
-            return Ok((Intervals::new(), Vec::new()));
+            return Ok((Intervals::new(), Indexes::new()));
         }
-        let spec = entry
-            .declaration
-            .specs
-            .iter()
-            .find(|s| s.name == u64::from(at::HIGH_PC));
-        let implicit = spec.map_or(0, |s| s.implicit) as u64;
+        let implicit = entry.declaration.implicit_high as u64;
         let interval = self.values.interval(low, high, implicit)?;
-        Ok((Intervals::from_iter([interval]), Vec::new()))
+        Ok((Intervals::from_iter([interval]), Indexes::new()))
     }
 
     fn ranges_source(&self) -> Source<'_> {
@@ -147,7 +142,7 @@ impl Walk<'_, '_> {
         let nowhere = old.iter().all(|r| r.start >= r.end)
             && map.is_code(old_entry)
             && map.is_moved(old_entry);
-        let around = self.outer.last().copied().flatten();
+        let around = self.around();
         let (new, new_entry) = match touched {
             true => map.scope(&old, old_entry),
             false if nowhere => (Vec::new(), map.address(old_entry).or(around)),
@@ -190,7 +185,7 @@ impl Walk<'_, '_> {
             return Ok(());
         };
         // A scope whose bytes are all gone is empty, and is where the one around it begins.
-        let around = self.outer.last().copied().flatten();
+        let around = self.around();
         let gone = new_entry.or(around).unwrap_or(old);
         let only = match &new[..] {
             [] => Some(gone..gone),
@@ -321,7 +316,7 @@ impl Walk<'_, '_> {
             for index in indexes {
                 self.keep(*index)?;
             }
-            if a.form != form::RNGLISTX {
+            if a.form != form::RNGLISTX && !section.keeps_offsets() {
                 self.patch(a, Number::Offset(section, offset));
             }
             return Ok(());

@@ -443,9 +443,14 @@ impl Input<'_> {
         Ok(())
     }
 
-    /// Copies a part of an edited range. Whoever made the edits has read the old bytes between them, so they are taken
-    /// from the map, but for long ones.
+    /// Copies a part of an edited range.
     fn edit(&self, part: &Part<'_>, sink: &mut Sink<'_>) -> io::Result<()> {
+        let mut old_bytes = OldBytes {
+            input: self,
+            end: part.from + part.old.end,
+            window: Vec::new(),
+            at: part.from + part.old.start,
+        };
         let mut at = part.old.start;
         let edits = part.numbers.clone().map_while(|i| part.edits.get(i));
         let end = (part.old.end..part.old.end, &[][..]);
@@ -454,8 +459,7 @@ impl Input<'_> {
             if len >= LONG {
                 self.copy_clean(from, len, sink)?;
             } else {
-                let from = from.get() as usize;
-                sink.bytes(&self.data[from..from + len as usize])?;
+                old_bytes.copy(from, len, sink)?;
             }
             sink.bytes(new)?;
             at = old.end;
@@ -533,6 +537,42 @@ impl Input<'_> {
     #[cfg(not(target_os = "linux"))]
     fn copy_in_kernel(&self, _: InputOffset, _: u64, _: &mut Sink<'_>) -> io::Result<u64> {
         Ok(0)
+    }
+}
+
+/// Short stretches of the input, one after another: millions of them, with edits in between. Pages of the map that were
+/// touched for them would all stay in memory, so some are read from the file at a time.
+struct OldBytes<'a> {
+    input: &'a Input<'a>,
+    /// Behind the last stretch.
+    end: InputOffset,
+    /// Bytes from `at` on.
+    window: Vec<u8>,
+    at: InputOffset,
+}
+
+impl OldBytes<'_> {
+    fn copy(&mut self, from: InputOffset, len: u64, sink: &mut Sink<'_>) -> io::Result<()> {
+        let (mut from, end) = (from, from + len);
+        if self.input.file.is_none() {
+            return sink.bytes(&self.input.data[from.get() as usize..end.get() as usize]);
+        }
+        while from < end {
+            let known = from.get().checked_sub(self.at.get());
+            let known = known.and_then(|skip| self.window.get(skip as usize..));
+            let known = known.filter(|known| !known.is_empty());
+            let Some(known) = known else {
+                self.window
+                    .resize((self.end - from).min(WINDOW) as usize, 0);
+                self.input.read(from, &mut self.window)?;
+                self.at = from;
+                continue;
+            };
+            let part = known.get(..(end - from) as usize).unwrap_or(known);
+            sink.bytes(part)?;
+            from += part.len() as u64;
+        }
+        Ok(())
     }
 }
 

@@ -141,17 +141,14 @@ impl Placement {
             executable: executable(program.elf),
             ..MapParts::default()
         };
-        let runs: Vec<Vec<Run>> = postlink_parallel::map_range(ready.len(), |i| {
-            let (r, mut runs) = (&ready[i], Vec::new());
-            if r.taken_back {
-                return runs;
-            }
-            for (fragment, base) in r.code.fragments.iter().zip(self.fragments[i]) {
-                runs_of(&fragment.spans, base.get(), &mut runs);
-            }
-            runs
-        });
-        parts.runs = runs.concat();
+        // A run for each span, of which there are hundreds of thousands: one list of just that size.
+        let fragments =
+            || moving(ready).flat_map(|(i, r)| r.code.fragments.iter().zip(self.fragments[i]));
+        let spans = fragments().map(|(fragment, _)| fragment.spans.len());
+        parts.runs.reserve_exact(spans.sum());
+        for (fragment, base) in fragments() {
+            runs_of(&fragment.spans, base.get(), &mut parts.runs);
+        }
         for (i, r) in moving(ready) {
             let function = &program.functions[r.function as usize];
             let pieces = function.pieces.iter().map(|p| &program.pieces[*p as usize]);

@@ -137,7 +137,9 @@ pub(super) fn update(
     report: &mut DebugReport,
 ) -> Result<Updated, String> {
     let by_name = unpack(elf).map_err(|e| e.to_string())?;
+    let give_back = || elf.release();
     let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
+    let old = old.giving_back(&give_back);
     let (loaded, mut wrong) = split::load(split_files);
     let files = split::files(&loaded, &mut wrong);
     let mut done = postlink_dwarf::update_split(&old, &files, map).map_err(|e| e.to_string())?;
