@@ -98,9 +98,6 @@ pub trait Covers: Isa {
     /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
     const SIGNAL_RETURN: &[u8];
 
-    /// Whether a counter [in a block](CallPlace::Block) can note callers.
-    const CALLERS_IN_BLOCKS: bool;
-
     /// Number of the stack pointer in unwind tables, and by how much a call moves it: by the return address, or not.
     const UNWIND_CALL: (u16, i64);
 

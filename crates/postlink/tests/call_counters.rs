@@ -10,18 +10,21 @@ use postlink_verify::mutate::Kind;
 
 mod counted;
 mod support;
-use counted::{Folder, have};
+use counted::{Folder, have, sampled};
 use support::faults;
 
-/// A function that is given flags, one that is jumped to with something below the stack pointer, leaf functions, one
-/// whose first block is a loop, and one of which no unwind table says anything.
+/// A function that is given flags, one that signs its return address where a compiler has it so, one that does so on
+/// AArch64 in any case and jumps to another then, one that is jumped to with something below the stack pointer, leaf
+/// functions, one whose first block is a loop, and one of which no unwind table says anything.
 const SOURCE: &str = r#"
 #include <stdio.h>
 #define APART __attribute__((noinline, noipa))
 APART int leaf(int x) { return x ^ 5; }
 APART int other(int x) { volatile int a[8]; for (int i = 0; i < 8; i++) a[i] = x + i; return a[x & 7]; }
 long turns(long x);
+long signs(long x);
 int quiet(int x);
+APART int twice(int x) { return quiet(x) + quiet(x + 1); }
 APART int pick(int x) { switch (x % 5) { case 0: return leaf(x); case 1: return other(x); case 2: return x - 9; default: return ~x; } }
 int (*volatile pointer)(int) = pick;
 long carry(long x);
@@ -31,6 +34,7 @@ int main(void) {
   for (int i = 0; i < 70; i++) sum += carry(i) + below(i);
   for (int i = 0; i < 300; i++) sum += pointer(i);
   for (int i = 0; i < 70; i++) sum += turns(i) + quiet(i);
+  for (int i = 0; i < 70; i++) sum += twice(i) + signs(i);
   printf("%ld\n", sum);
   return 0;
 }
@@ -88,6 +92,14 @@ turns:
   ret
   .cfi_endproc
   .size turns, .-turns
+.globl signs
+.type signs, @function
+signs:
+  .cfi_startproc
+  lea rax, [rdi + 3]
+  ret
+  .cfi_endproc
+  .size signs, .-signs
 .globl quiet
 .type quiet, @function
 quiet:
@@ -148,6 +160,27 @@ turns:
   ret
   .cfi_endproc
   .size turns, .-turns
+# paciasp and autiasp
+.globl signs
+.type signs, %function
+signs:
+  .cfi_startproc
+  hint #25
+  .cfi_negate_ra_state
+  add x0, x0, #1
+  b signed
+  .cfi_endproc
+  .size signs, .-signs
+.type signed, %function
+signed:
+  .cfi_startproc
+  .cfi_negate_ra_state
+  add x0, x0, #2
+  hint #29
+  .cfi_negate_ra_state
+  ret
+  .cfi_endproc
+  .size signed, .-signed
 .globl quiet
 .type quiet, %function
 quiet:
@@ -171,6 +204,8 @@ fn check(command: &str, assembly: &str, kinds: &[Kind]) {
         ("carried", 140),
         ("below", 70),
         ("part", 70),
+        ("twice", 70),
+        ("signs", 70),
         ("pick", 300),
         ("leaf", 60),
         ("other", 60),
@@ -208,11 +243,29 @@ fn calls_of_aarch64_are_counted_exactly_and_faults_in_their_counters_are_found()
     }
 }
 
+/// Routines of the compiler's for atomic operations begin with a page in the register that the counter begins with too.
+#[test]
+fn routines_that_begin_as_their_counter_does_count() {
+    let command = "aarch64-linux-gnu-gcc -O2 -static -o p p.c part.s";
+    if !have("aarch64-linux-gnu-gcc", command) || !have("qemu-aarch64", command) {
+        return;
+    }
+    let folder = Folder::built(&[("p.c", SOURCE), ("part.s", AARCH64)], command);
+    for mode in ["call-graph", "call-edges"] {
+        let profile = folder.profile(mode, &[&[]]);
+        let is_atomic = |f: &&postlink_mip::Function| f.name.starts_with(b"__aarch64_");
+        let atomic = || profile.functions.iter().filter(is_atomic);
+        assert!(atomic().count() >= 8, "{mode}: {}", atomic().count());
+        assert!(atomic().any(|f| f.call_count > 0), "{mode}: none ran");
+    }
+}
+
 /// Callers by name: who they are, and how many calls the samples represent. What is in no function has no name.
 type Callers = BTreeMap<(String, String), u64>;
 
-/// The edges of a profile, whose return addresses must be behind calls of the input; direct ones of the function.
-fn callers_of(profile: &Profile, input: &[u8]) -> Callers {
+/// The edges of a profile, whose return addresses must be behind calls of the input; direct ones of the function, but
+/// in static programs, whose library jumps from function to function.
+fn callers_of(profile: &Profile, input: &[u8], command: &str) -> Callers {
     let elf = Elf::parse(input).expect("a program");
     let mut out = Callers::new();
     for callee in &profile.functions {
@@ -224,39 +277,52 @@ fn callers_of(profile: &Profile, input: &[u8]) -> Callers {
             let caller = profile.functions.iter().find(around);
             let caller_name = caller.map_or(String::new(), |f| f.display_name().into_owned());
             *out.entry((name.clone(), caller_name)).or_default() += edge.weight;
-            if caller.is_none() {
+            if caller.is_none() || command.contains("-static") {
                 continue;
             }
-            let call = elf.bytes_at(edge.source as u64 - 5, 5).expect("code");
-            if call[0] == 0xe8 {
-                let distance = i32::from_le_bytes(call[1..].try_into().expect("four bytes"));
-                let target = edge.source + i64::from(distance);
-                let jumps = name == "part"
-                    && profile
-                        .functions
-                        .iter()
-                        .any(|f| f.name == b"below" && f.address == target);
-                assert!(
-                    target == callee.address || jumps,
-                    "{name} is called from {:#x}",
-                    edge.source
-                );
+            let target = if command.contains("aarch64") {
+                target_a64(&elf, edge.source)
             } else {
-                // call [rip+d], call [rsp+d], call reg
-                assert!(
-                    call.contains(&0xff),
-                    "{name}: {call:x?} in front of {:#x}",
-                    edge.source
-                );
-            }
+                target_x86(&elf, edge.source)
+            };
+            let Some(target) = target else { continue };
+            let jumps = name == "part"
+                && profile
+                    .functions
+                    .iter()
+                    .any(|f| f.name == b"below" && f.address == target);
+            assert!(
+                target == callee.address || jumps,
+                "{command}: {name} is called from {:#x}",
+                edge.source
+            );
         }
     }
     out
 }
 
-/// Of so many calls the first and every 64th after it are noted.
-fn sampled(calls: u64) -> u64 {
-    calls.checked_sub(1).map_or(0, |more| 1 + more / 64 * 64)
+/// Where the call in front of an address goes; `None`: through a register or memory.
+fn target_x86(elf: &Elf<'_>, back: i64) -> Option<i64> {
+    let call = elf.bytes_at(back as u64 - 5, 5).expect("code");
+    if call[0] == 0xe8 {
+        let distance = i32::from_le_bytes(call[1..].try_into().expect("four bytes"));
+        return Some(back + i64::from(distance));
+    }
+    // call [rip+d], call [rsp+d], call reg
+    assert!(call.contains(&0xff), "{call:x?} in front of {back:#x}");
+    None
+}
+
+fn target_a64(elf: &Elf<'_>, back: i64) -> Option<i64> {
+    let call = elf.bytes_at(back as u64 - 4, 4).expect("code");
+    let call = u32::from_le_bytes(call.try_into().expect("four bytes"));
+    if call >> 26 == 0x25 {
+        let distance = (call << 6) as i32 >> 4;
+        return Some(back - 4 + i64::from(distance));
+    }
+    // blr
+    assert_eq!(call & 0xffff_fc1f, 0xd63f_0000, "in front of {back:#x}");
+    None
 }
 
 /// Instruments a program for callers, runs it, and merges its run.
@@ -291,73 +357,118 @@ fn with_callers(folder: &Folder, program: &str, options: &[&str]) -> Profile {
     mip::open(&folder.path(&profile)).expect("a profile")
 }
 
+/// Builds the program, compares its callers with what is known of them, and spoils what notes them.
+fn check_callers(command: &str, assembly: &str, kinds: &[Kind]) {
+    let compiler = command.split(' ').next().unwrap_or_default();
+    if !have(compiler, command) || command.contains("aarch64") && !have("qemu-aarch64", command) {
+        return;
+    }
+    let folder = Folder::built(&[("p.c", SOURCE), ("part.s", assembly)], command);
+    let input = std::fs::read(folder.path("p")).expect("the folder is ours");
+    let profile = with_callers(&folder, "p", &[]);
+    assert!(!profile.callers.is_empty(), "{command}: nothing moved");
+    let callers = callers_of(&profile, &input, command);
+    for (callee, caller, calls) in [
+        ("carry", "main", 70),
+        // Flags are kept.
+        ("carried", "carry", 140),
+        ("below", "main", 70),
+        // It is jumped to by one that has no frame.
+        ("part", "main", 70),
+        ("twice", "main", 70),
+        ("signs", "main", 70),
+        ("pick", "main", 300),
+        // By a tail call.
+        ("leaf", "main", 60),
+        ("other", "main", 60),
+    ] {
+        let weight = callers.get(&(callee.to_owned(), caller.to_owned()));
+        assert_eq!(
+            weight,
+            Some(&sampled(calls)),
+            "{command}: {callee}: {callers:?}"
+        );
+        let all = callers.iter().filter(|((name, _), _)| name == callee);
+        assert_eq!(
+            all.map(|(_, n)| n).sum::<u64>(),
+            sampled(calls),
+            "{command}: {callee}"
+        );
+    }
+    // The entry is a loop's; no unwind table says that it is called.
+    for callee in ["turns", "quiet"] {
+        let mut functions = profile.functions.iter();
+        let ran = functions.any(|f| f.name == callee.as_bytes() && f.call_count >= 70);
+        assert!(ran, "{command}: {callee} is not counted");
+        let any = callers.keys().any(|(name, _)| name == callee);
+        assert!(!any, "{command}: {callee}: {callers:?}");
+    }
+    if command.contains("-mbranch-protection=standard") {
+        let mut functions = profile.functions.iter();
+        let twice = functions.find(|f| f.name == b"twice").expect("it is there");
+        let elf = Elf::parse(&input).expect("a program");
+        let first = elf.bytes_at(twice.address as u64, 4).expect("code");
+        // paciasp
+        assert_eq!(first, [0x3f, 0x23, 0x03, 0xd5], "{command}");
+    }
+    let order = order::by_call_graph(&profile).expect("edges");
+    let place = |name: &str| {
+        let is_it = |f: &&u32| profile.functions[**f as usize].name == name.as_bytes();
+        order.iter().find(is_it).is_some()
+    };
+    assert!(
+        place("main") && place("pick") && place("leaf"),
+        "{command}: {order:?}"
+    );
+    let printed = folder.postlink(&["mip", "order", "-p", "p.mip", "--by", "call-graph"]);
+    assert!(printed.contains("pick"), "{command}: {printed}");
+    let applied = faults::spoil(
+        &input,
+        &std::fs::read(folder.path("p.edges")).expect("the folder is ours"),
+        kinds,
+    );
+    for kind in kinds {
+        assert!(
+            applied.contains_key(kind),
+            "{command}: {kind:?} was not applied: {applied:?}"
+        );
+    }
+}
+
 #[test]
 fn callers_are_those_of_the_input_where_the_linker_kept_no_relocations() {
     for options in ["", "-no-pie "] {
         let command = format!("gcc -O2 {options}-o p p.c part.s");
-        if !have("gcc", &command) {
-            return;
-        }
-        let folder = Folder::built(&[("p.c", SOURCE), ("part.s", X86_64)], &command);
-        let input = std::fs::read(folder.path("p")).expect("the folder is ours");
-        let profile = with_callers(&folder, "p", &[]);
-        assert!(!profile.callers.is_empty(), "{command}: nothing moved");
-        let callers = callers_of(&profile, &input);
-        for (callee, caller, calls) in [
-            ("carry", "main", 70),
-            // Flags are kept.
-            ("carried", "carry", 140),
-            ("below", "main", 70),
-            // It is jumped to by one that has no frame.
-            ("part", "main", 70),
-            ("pick", "main", 300),
-            // By a tail call.
-            ("leaf", "main", 60),
-            ("other", "main", 60),
-        ] {
-            let weight = callers.get(&(callee.to_owned(), caller.to_owned()));
-            assert_eq!(
-                weight,
-                Some(&sampled(calls)),
-                "{command}: {callee}: {callers:?}"
-            );
-            let all = callers.iter().filter(|((name, _), _)| name == callee);
-            assert_eq!(
-                all.map(|(_, n)| n).sum::<u64>(),
-                sampled(calls),
-                "{command}: {callee}"
-            );
-        }
-        // The entry is a loop's, no unwind table says that it is called.
-        for callee in ["turns", "quiet"] {
-            let mut functions = profile.functions.iter();
-            let ran = functions.any(|f| f.name == callee.as_bytes() && f.call_count >= 70);
-            assert!(ran, "{command}: {callee} is not counted");
-            let any = callers.keys().any(|(name, _)| name == callee);
-            assert!(!any, "{command}: {callee}: {callers:?}");
-        }
-        let order = order::by_call_graph(&profile).expect("edges");
-        let place = |name: &str| {
-            let is_it = |f: &&u32| profile.functions[**f as usize].name == name.as_bytes();
-            order.iter().find(is_it).is_some()
-        };
-        assert!(
-            place("main") && place("pick") && place("leaf"),
-            "{command}: {order:?}"
+        check_callers(&command, X86_64, &[Kind::CALLS, Kind::CALLERS].concat());
+    }
+}
+
+#[test]
+fn callers_of_aarch64_are_those_of_the_input_where_the_linker_kept_no_relocations() {
+    let both = |k: &&Kind| !Kind::CALLS_X86_64.contains(k);
+    let all = Kind::CALLS.iter().chain(Kind::CALLERS);
+    let kinds: Vec<Kind> = all.filter(both).copied().collect();
+    for options in ["", "-no-pie ", "-static ", "-static-pie "] {
+        let command = format!("aarch64-linux-gnu-gcc -O2 {options}-o p p.c part.s");
+        check_callers(&command, AARCH64, &kinds);
+    }
+}
+
+/// The counter is before what signs the return address.
+#[test]
+fn callers_are_right_where_return_addresses_are_signed() {
+    let both = |k: &&Kind| !Kind::CALLS_X86_64.contains(k);
+    let all = Kind::CALLS.iter().chain(Kind::CALLERS);
+    let kinds: Vec<Kind> = all
+        .chain(Kind::CALLERS_SIGNED)
+        .filter(both)
+        .copied()
+        .collect();
+    for options in ["", "-no-pie "] {
+        let command = format!(
+            "aarch64-linux-gnu-gcc -O2 -mbranch-protection=standard {options}-o p p.c part.s"
         );
-        let printed = folder.postlink(&["mip", "order", "-p", "p.mip", "--by", "call-graph"]);
-        assert!(printed.contains("pick"), "{command}: {printed}");
-        let applied = faults::spoil(
-            &input,
-            &std::fs::read(folder.path("p.edges")).expect("the folder is ours"),
-            &[Kind::CALLS, Kind::CALLERS].concat(),
-        );
-        for kind in Kind::CALLS.iter().chain(Kind::CALLERS) {
-            assert!(
-                applied.contains_key(kind),
-                "{command}: {kind:?} was not applied: {applied:?}"
-            );
-        }
+        check_callers(&command, AARCH64, &kinds);
     }
 }
 
@@ -365,15 +476,25 @@ fn callers_are_those_of_the_input_where_the_linker_kept_no_relocations() {
 /// last functions stay, and so do their callers.
 #[test]
 fn callers_are_the_same_with_and_without_relocations_and_symbols() {
-    let command = "gcc -O2 -Wl,-q -o p p.c";
-    if !have("gcc", command) || !have("strip", command) {
-        return;
+    for (compiler, strip) in [
+        ("gcc", "strip"),
+        ("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-strip"),
+    ] {
+        let emulated = compiler != "gcc" && !have("qemu-aarch64", compiler);
+        if !have(compiler, compiler) || !have(strip, compiler) || emulated {
+            continue;
+        }
+        same_with_and_without(compiler, strip);
     }
-    let folder = Folder::new();
+}
+
+fn same_with_and_without(compiler: &str, strip: &str) {
+    let command = format!("{compiler} -O2 -Wl,-q -o p p.c");
+    let folder = Folder::built(&[("p.c", counted::PROGRAM)], &command);
     for (from, to) in [("p", "twin"), ("p", "bare")] {
         std::fs::copy(folder.path(from), folder.path(to)).expect("the folder is ours");
     }
-    folder.tool("strip", &["bare"]);
+    folder.tool(strip, &["bare"]);
     let edges = |profile: &Profile| -> BTreeMap<i64, (u64, Vec<(i64, u64)>)> {
         let functions = profile.functions.iter().filter(|f| f.is_covered());
         let of = functions.map(|f| {

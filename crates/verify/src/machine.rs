@@ -21,7 +21,7 @@
 //! | the memory operand of the call or jump that is recorded | yes | no |
 
 use crate::arch::Arch;
-use crate::arch::step::{Mem, Next, Op, Segment, Step, flag, stack};
+use crate::arch::step::{Caller, Mem, Next, Op, Segment, Step, flag, stack};
 use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -110,6 +110,16 @@ pub(crate) struct Places<'a> {
     pub pushed: i64,
 }
 
+/// What was noted as where a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// A word on the stack: where it is from the stack pointer at the beginning.
+    Word(i64),
+    /// What a register held at the beginning.
+    Register(u8),
+    Anything,
+}
+
 /// What code touches beyond its own function. All functions' are joined, and judged when all are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Footprint {
@@ -127,8 +137,8 @@ pub(crate) struct Footprint {
     pub asked: SmallVec<[u64; 2]>,
     /// Bits that calls are sampled by.
     pub masks: SmallVec<[u64; 1]>,
-    /// Words that were noted as where a call came from: where they are from the stack pointer at the beginning.
-    pub callers: SmallVec<[i64; 1]>,
+    /// What was noted as where a call came from.
+    pub callers: SmallVec<[Noted; 1]>,
 }
 
 /// Adds what is not there yet.
@@ -512,6 +522,17 @@ impl Machine<'_, '_> {
                     add(&mut self.footprint.masks, mask);
                 }
             }
+            Op::Bits { to, from, mask } => {
+                if let Value {
+                    origin: Origin::Half(_),
+                    add: 0,
+                    ..
+                } = state.get(from)
+                {
+                    add(&mut self.footprint.masks, mask);
+                }
+                state.set(to, Value::UNKNOWN);
+            }
             Op::Minus { to, mem } | Op::Plus { to, mem } => {
                 let word = self.read::<A>(state, &mem)?;
                 let minus = matches!(op, Op::Minus { .. });
@@ -632,8 +653,8 @@ pub(crate) enum Routine {
     },
     /// It notes a first call ([`Arch::NOTES`]), and where a call came from.
     Notes {
-        /// The word on the stack that says so: where it is from the stack pointer at the routine's first instruction.
-        caller: Option<i64>,
+        /// What it takes for the return address.
+        caller: Option<Caller>,
     },
     /// It is taken to destroy nothing.
     Trusted,
@@ -660,9 +681,22 @@ fn call<A: Arch>(
             add(&mut machine.footprint.trusted, target);
         }
         Routine::Notes { caller } => {
-            if let Some(at) = caller {
-                let at = at.checked_add(depth - A::CALL_PUSHES)?;
-                add(&mut machine.footprint.callers, at);
+            match caller {
+                None => {}
+                Some(Caller::Word(at)) => {
+                    let at = at.checked_add(depth - A::CALL_PUSHES)?;
+                    add(&mut machine.footprint.callers, Noted::Word(at));
+                }
+                Some(Caller::Register(reg)) => {
+                    let value = state.get(reg);
+                    let noted = match value.origin {
+                        Origin::Register(of) if value == Value::of(value.origin) => {
+                            Noted::Register(of)
+                        }
+                        _ => Noted::Anything,
+                    };
+                    add(&mut machine.footprint.callers, noted);
+                }
             }
             let notes = A::NOTES;
             let counter = state.get(notes.counter);

@@ -12,12 +12,16 @@
 //! but a number, or a return to anything but a return address is an error: then nothing is shown. So is a write to a
 //! place on the stack that is the caller's.
 //!
+//! Where return addresses are in a register, it is also followed from which registers what is written to memory that is
+//! not on the stack may come ([`State::origins`]): what a routine notes of its call shows what it takes for the return
+//! address.
+//!
 //! What is assumed (A14): a write through an address that is not on the stack (of counters, of the mapped file, of what
 //! the kernel fills) does not change the saved registers, and no other memory of the program.
 
 use rustc_hash::FxHashMap;
 
-use crate::arch::step::{Mem, Next, Op, Segment, Step, flag};
+use crate::arch::step::{Caller, Mem, Next, Op, Segment, Step, flag};
 use crate::arch::{Arch, Flow, StackChange};
 
 /// What a register or a word of the stack holds.
@@ -59,6 +63,9 @@ pub(crate) struct Exit {
     /// The lowest and the highest of the caller's words on the stack that were read, from the stack pointer at the
     /// beginning.
     pub read_above: Option<(i64, i64)>,
+    /// Registers from whose values at the beginning something may come that was written to memory which is not on the
+    /// stack, or where that is, one bit each.
+    pub told: u32,
 }
 
 const REGISTERS: usize = 32;
@@ -80,6 +87,11 @@ struct State {
     wrote_above: bool,
     /// See [`Exit::read_above`].
     read_above: Option<(i64, i64)>,
+    /// By register: from which registers, as they were at the beginning, its value may come, one bit each. Where return
+    /// addresses are on the stack that is not asked.
+    origins: [u32; REGISTERS],
+    /// See [`Exit::told`].
+    told: u32,
 }
 
 impl State {
@@ -95,7 +107,10 @@ impl State {
             bound: i64::MIN,
             wrote_above: false,
             read_above: None,
+            origins: std::array::from_fn(|reg| 1 << reg),
+            told: 0,
         };
+        state.came(A::STACK, 0);
         let sp = Value::Stack {
             aligned: false,
             at: 0,
@@ -120,6 +135,33 @@ impl State {
         }
     }
 
+    /// What a register holds comes from others.
+    fn came(&mut self, reg: u8, from: u32) {
+        if let Some(origin) = self.origins.get_mut(usize::from(reg)) {
+            *origin = from;
+        }
+    }
+
+    /// From where what these registers hold may come.
+    fn sources(&self, regs: u32) -> u32 {
+        let of = self.origins.iter().enumerate();
+        of.filter(|(reg, _)| regs >> reg & 1 != 0)
+            .fold(0, |all, (_, from)| all | from)
+    }
+
+    /// From where a word that is loaded may come, if what is read by the instruction comes from `read`.
+    fn loaded_from(&self, mem: &Mem, read: u32) -> u32 {
+        if self.place(mem).is_none() {
+            return read;
+        }
+        match self.load(mem) {
+            Value::Initial(reg) | Value::Page(reg) => 1 << reg,
+            Value::Flags | Value::Caller | Value::Stack { .. } | Value::Number(_) => 0,
+            // What is not known on the stack may be any of what was saved there.
+            Value::Anything => u32::MAX,
+        }
+    }
+
     /// Forgets what is not the same in both. `true` if something was forgotten.
     fn join(&mut self, other: &State) -> bool {
         let before = self.clone();
@@ -131,6 +173,10 @@ impl State {
         self.slots.retain(|slot| other.slots.contains(slot));
         self.flags &= other.flags;
         self.wrote_above |= other.wrote_above;
+        for (mine, its) in self.origins.iter_mut().zip(&other.origins) {
+            *mine |= its;
+        }
+        self.told |= other.told;
         if let Some((low, high)) = other.read_above {
             self.note_read(low);
             self.note_read(high);
@@ -210,6 +256,33 @@ fn word<A: Arch>() -> Mem {
     crate::arch::step::stack::<A>(0)
 }
 
+/// Notes from where what one thing puts somewhere may come; `read`: from where what the instruction reads of registers
+/// may.
+fn trace(state: &mut State, op: &Op, read: u32) {
+    match *op {
+        Op::Load { to, mem } => {
+            let from = state.loaded_from(&mem, read);
+            state.came(to, from);
+        }
+        Op::Move { to, .. }
+        | Op::Number { to, .. }
+        | Op::Address { to, .. }
+        | Op::Spoil { to }
+        | Op::AddHalf { to, .. }
+        | Op::Bits { to, .. }
+        | Op::Difference { to, .. }
+        | Op::Sum { to, .. }
+        | Op::Minus { to, .. }
+        | Op::Plus { to, .. } => state.came(to, read),
+        Op::Store { mem, .. } | Op::StoreNumber { mem } | Op::Change { mem }
+            if state.place(&mem).is_none() =>
+        {
+            state.told |= read;
+        }
+        _ => {}
+    }
+}
+
 fn apply<A: Arch>(state: &mut State, op: &Op) {
     match *op {
         Op::Move { to, from, add } => {
@@ -237,6 +310,7 @@ fn apply<A: Arch>(state: &mut State, op: &Op) {
         }
         Op::Spoil { to }
         | Op::AddHalf { to, .. }
+        | Op::Bits { to, .. }
         | Op::Difference { to, .. }
         | Op::Sum { to, .. } => state.set(to, Value::Anything),
         Op::PushFlags => {
@@ -378,6 +452,8 @@ impl Routine<'_, '_> {
                     _ => Value::Anything,
                 };
                 state.set(to, value);
+                let origin = state.sources(1 << (from & 31));
+                state.came(to, origin);
                 at = next;
                 continue;
             }
@@ -390,7 +466,8 @@ impl Routine<'_, '_> {
                         } else {
                             Value::Anything
                         },
-                    )
+                    );
+                    state.came(reg, 0);
                 } else {
                     state.flags = state.get(reg) == Value::Flags
                 }
@@ -399,7 +476,7 @@ impl Routine<'_, '_> {
             }
             match A::step(bytes, at) {
                 _ if A::is_return(bytes) => {}
-                Some(step) => perform::<A>(state, &step),
+                Some(step) => perform::<A>(state, &step, bytes),
                 None => plain::<A>(state, bytes, at).ok_or_else(unknown)?,
             }
             match insn.flow {
@@ -408,7 +485,10 @@ impl Routine<'_, '_> {
                 Flow::Branch { target, .. } => return Ok(Way::Branch(target, next)),
                 Flow::Call(target) => {
                     match A::LINK.first() {
-                        Some(link) => state.set(*link, Value::Number(next)),
+                        Some(link) => {
+                            state.set(*link, Value::Number(next));
+                            state.came(*link, 0);
+                        }
                         None => {
                             let sp = plus(state.get(A::STACK), -A::CALL_PUSHES.abs());
                             move_to::<A>(state, A::STACK, sp);
@@ -477,12 +557,23 @@ fn exit<A: Arch>(state: &State, to: Option<u64>) -> Exit {
         pages,
         wrote_above: state.wrote_above,
         read_above: state.read_above,
+        told: state.told,
     }
 }
 
-fn perform<A: Arch>(state: &mut State, step: &Step) {
+/// From where what an instruction reads of registers may come; `None`: that is not followed.
+fn read_from<A: Arch>(state: &State, bytes: &[u8]) -> Option<u32> {
+    let follows = !A::LINK.is_empty();
+    follows.then(|| state.sources(A::effects(bytes).reads))
+}
+
+fn perform<A: Arch>(state: &mut State, step: &Step, bytes: &[u8]) {
     let restores = step.ops.contains(&Op::PopFlags);
+    let read = read_from::<A>(state, bytes);
     for op in &step.ops {
+        if let Some(read) = read {
+            trace(state, op, read);
+        }
         apply::<A>(state, op);
     }
     if step.lost & flag::ALL != 0 && !restores {
@@ -493,6 +584,18 @@ fn perform<A: Arch>(state: &mut State, step: &Step) {
 /// An instruction of which nothing is known but what it may write.
 fn plain<A: Arch>(state: &mut State, bytes: &[u8], at: u64) -> Option<()> {
     let plain = A::plain(bytes, at)?;
+    if let Some(mut read) = read_from::<A>(state, bytes) {
+        match &plain.memory {
+            Some(mem) if state.place(mem).is_none() => state.told |= read,
+            _ if A::is_system_call(bytes) => state.told = u32::MAX,
+            // A load, of which it is not known from where.
+            _ if A::may_read_memory(bytes) => read = u32::MAX,
+            _ => {}
+        }
+        for reg in (0..REGISTERS as u8).filter(|reg| plain.writes >> reg & 1 != 0) {
+            state.came(reg, read);
+        }
+    }
     if let Some(mem) = &plain.memory {
         state.store(mem, Value::Anything);
     }
@@ -560,12 +663,13 @@ pub(crate) fn keeps<'c, A: Arch>(
 }
 
 /// Checks a routine that notes first calls: it is called, and leaves all but what [`Arch::NOTES`] says as it was. Gives
-/// the one word of its caller's on the stack that it reads, if it reads one: where that is from the stack pointer at
-/// its first instruction.
+/// what it takes for the return address, if it takes something: the one word of its caller's on the stack that it
+/// reads, or what it puts into the register of return addresses, if something that it writes may come from there. What
+/// it writes may come from no register else but the one with the counter's address.
 pub(crate) fn notes<'c, A: Arch>(
     code: &dyn Fn(u64) -> Option<&'c [u8]>,
     start: u64,
-) -> Result<Option<i64>, String> {
+) -> Result<Option<Caller>, String> {
     let notes = A::NOTES;
     let exits = called::<A>(code, start, &|exit| {
         exit.changed & !notes.destroys == 0
@@ -578,10 +682,18 @@ pub(crate) fn notes<'c, A: Arch>(
         .filter_map(|exit| exit.read_above)
         .flat_map(|(low, high)| [low, high]);
     let Some(word) = words.next() else {
-        return Ok(None);
+        let told = exits.iter().fold(0, |all, exit| all | exit.told) & !(1 << notes.counter);
+        return match notes.link {
+            Some(link) if told & !(1 << link) != 0 => Err(format!(
+                "what it writes may come from registers (one bit each) {told:#x}, of which the return address is in {:#x}",
+                1u32 << link
+            )),
+            Some(link) if told != 0 => Ok(Some(Caller::Register(link))),
+            _ => Ok(None),
+        };
     };
     match words.find(|other| *other != word) {
-        None => Ok(Some(word)),
+        None => Ok(Some(Caller::Word(word))),
         Some(other) => Err(format!(
             "it reads two words of its caller's on the stack, {word} and {other} bytes from the stack pointer"
         )),

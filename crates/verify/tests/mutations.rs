@@ -148,6 +148,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::COUNTING,
                 Kind::CALLS,
                 Kind::CALLERS,
+                Kind::CALLERS_SIGNED,
                 Kind::OWN_TABLES,
                 Kind::DEBUG,
                 Kind::CHANGES,

@@ -6,6 +6,7 @@
 //! | coverage, the flag within 1 MiB | `adr a,c+odd`, `sturb a,[a,#c]` | 2 | 2 |
 //! | calls | `adrp x16,c`, `ldr w17,[x16,#c]`, `cbnz w17`, the slow way, `add w17,w17,#1`, `cbz w17`, `str w17,[x16,#c]` | 10 | 6 |
 //! | calls and edges | `adrp`, `ldr`, `tst w17,#63`, `b.ne`, the slow way, `add`, `cbz`, `str` | 11 | 7 |
+//! | the same in a block | `adrp`, `ldr`, `and w17,w17,#63`, `cbnz w17`, `add x16`, `mov x17,x30`, `bl slow`, `ldr`, `add`, `cbz`, `str` | 11 | 8 |
 //! | the slow way | `add x16,x16,#c`, `mov x17,x30`, `bl slow`, `ldr w17,[x16,#c]` | | |
 //!
 //! **Coverage** takes one register. What is stored must not be zero, and a constant would need another
@@ -15,12 +16,14 @@
 //!
 //! **Calls** take `x16` and `x17`, which the procedure call standard leaves to what is between a call and its
 //! callee; where they may hold something all the same (in hand-written code, or where the function's own loop
-//! passes through) they are saved on the stack. A count that overflows is not stored, so it saturates. Edges need
-//! flags, which mean nothing at an ordinary entry; where they may be live, calls are counted without.
+//! passes through) they are saved on the stack. A count that overflows is not stored, so it saturates. In stubs edges
+//! need flags, which mean nothing at an ordinary entry; where they may be live, calls are counted without. In blocks
+//! the count is loaded again in place of that, which costs an instruction and touches no flag.
 //!
 //! The slow way gets the return address in `x17`, since the `bl` to it overwrites the link register, and puts
 //! it back. So a counter must come before a `paciasp`, which changes that register: at entries they do, and
-//! edges are recorded nowhere else.
+//! edges are recorded nowhere else. Functions that are emitted again have the counter there too; where pages are
+//! guarded, the checker puts such a function back, as its new entry would not be a landing pad.
 //!
 //! There is no red zone: what is below `sp` is not used.
 
@@ -76,9 +79,11 @@ pub fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered
 pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T>) {
     let low = FixupKind::Low12 { scale: 2 };
     let keep = live.meets(SCRATCH);
-    let edges = counter
-        .edges
-        .filter(|_| counter.place == CallPlace::Entry && !live.meets(NZCV));
+    let edges = counter.edges.filter(|_| match counter.place {
+        CallPlace::Entry => !live.meets(NZCV),
+        CallPlace::EntryAgain => false,
+        CallPlace::Block => true,
+    });
     if keep {
         put(out, encode::stp_pre(AT, COUNT, SP, -16));
     }
@@ -86,6 +91,11 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     put_fixup(out, encode::ldr32(COUNT, AT, 0), low, counter.count);
     // Over the slow way.
     match edges {
+        Some(_) if counter.place == CallPlace::Block => {
+            put(out, encode::and32_63(COUNT, COUNT));
+            // The count is loaded again there.
+            put(out, encode::cbnz32(COUNT, 4));
+        }
         Some(_) => {
             put(out, encode::tst32_63(COUNT));
             put(out, encode::b_cond(cond::NE, 5));
@@ -324,14 +334,17 @@ mod tests {
     }
 
     #[test]
-    fn calls_take_the_branch_over_the_slow_way_and_edges_need_dead_flags() {
+    fn calls_take_the_branch_over_the_slow_way_and_edges_need_dead_flags_in_stubs() {
         use CallPlace::{Block, Entry, EntryAgain};
         for (live, edges, place, len, slow) in [
             (RegSet::EMPTY, false, Entry, 10, 2),
             (RegSet::EMPTY, true, Entry, 11, 3),
             (NZCV, true, Entry, 10, 2),
             (RegSet::EMPTY, true, EntryAgain, 10, 2),
-            (RegSet::EMPTY, true, Block, 10, 2),
+            (RegSet::EMPTY, false, Block, 10, 2),
+            (RegSet::EMPTY, true, Block, 11, 3),
+            (NZCV, true, Block, 11, 3),
+            (RegSet::ALL, true, Block, 13, 3),
             (RegSet::ALL, true, Entry, 12, 2),
         ] {
             let code = calls::<AArch64>(live, edges, place);
@@ -339,14 +352,17 @@ mod tests {
             assert_eq!(words.len(), len);
             let call = code.fixups.iter().find(|f| f.kind == FixupKind::Branch26);
             assert_eq!(call.expect("a call").target, slow);
-            // It lands after the load that follows the call.
+            // It lands after the load that follows the call, or there, where the count was lost.
             let from = words
                 .iter()
                 .position(|w| matches!(w >> 24, 0x35 | 0x54))
                 .expect("a branch");
             let over = (words[from] >> 5 & 0x7ffff) as usize;
-            assert_eq!(words[from + over], encode::add32_imm(17, 17, 1));
-            assert_eq!(words[from + over - 2], encode::BL);
+            let lost = words.contains(&encode::and32_63(17, 17));
+            let add = from + over + usize::from(lost);
+            assert_eq!(words[add], encode::add32_imm(17, 17, 1));
+            assert_eq!(words[add - 2], encode::BL);
+            assert_eq!(lost, slow == 3 && place == Block);
         }
     }
 

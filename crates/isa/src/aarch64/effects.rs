@@ -218,10 +218,11 @@ fn system(word: u32) -> Effects {
     let (read, group) = (word >> 21 & 1 == 1, word >> 19 & 3);
     match (read, group) {
         (false, 0) => match word >> 12 & 0x7f {
-            // Hints. `pac…1716`, `aut…1716` and `chkfeat` use x16 and x17, others the link register and the
-            // stack pointer; they may be nops, so nothing is killed.
+            // Hints. `paciasp` and its like and `xpaclri` use the link register and the stack pointer; `pac…1716`,
+            // `aut…1716` and `chkfeat` x16 and x17; they may be nops, so nothing is killed.
             0x32 => match word >> 5 & 0x7f {
                 0..=6 | 16..=20 | 32 | 34 | 36 | 38 => NOTHING,
+                7 | 24..=31 => with(LINK.or(RegSet(1 << 31)), RegSet::EMPTY),
                 _ => with(
                     SCRATCH.or(LINK).or(RegSet(1 << 31)).or(RegSet(1 << 15)),
                     RegSet::EMPTY,

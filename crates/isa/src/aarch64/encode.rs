@@ -61,6 +61,10 @@ pub fn add32_imm(d: u32, n: u32, value: u32) -> u32 {
 pub fn tst32_63(n: u32) -> u32 {
     0x7200_1400 | n << 5 | SP
 }
+/// `and wd, wn, #63`
+pub fn and32_63(d: u32, n: u32) -> u32 {
+    0x1200_1400 | n << 5 | d
+}
 /// `and d, n, #~0xfff`
 pub fn page_of(d: u32, n: u32) -> u32 {
     0x9274_cc00 | n << 5 | d

@@ -172,14 +172,7 @@ pub fn compare(folder: &Folder, arguments: &[&str], what: &str) -> Vec<BTreeSet<
         "call-graph",
         "call-edges",
     ];
-    // On AArch64 callers are noted in stubs at entries, which there are not without kept relocations.
-    let bare = what.contains(" -o p ") && !what.contains("-Wl,-q");
-    let count = if bare && what.contains("aarch64") {
-        3
-    } else {
-        4
-    };
-    for mode in &modes[..count] {
+    for mode in &modes {
         for raw in std::fs::read_dir(folder.0.path()).unwrap().flatten() {
             if raw.path().extension().is_some_and(|e| e == "mipraw") {
                 std::fs::remove_file(raw.path()).unwrap();
@@ -358,6 +351,11 @@ pub fn frames_of_stubs(folder: &Folder, mode: &str) -> (usize, usize) {
     let named = |at: u64| table.addr.wrapping_add_signed(word(at).into());
     assert_eq!((named(last), named(last + 4)), (fde.start, fde.addr));
     (places.len(), other)
+}
+
+/// Of so many calls the first and every 64th after it are noted.
+pub fn sampled(calls: u64) -> u64 {
+    calls.checked_sub(1).map_or(0, |more| 1 + more / 64 * 64)
 }
 
 /// Of [`PROGRAM`]: the sampled callers of a function that one other calls, 1000 times, and of one that two call. The

@@ -363,7 +363,7 @@ pub(crate) fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
 }
 
 /// Registers to keep although calls leave them to stubs: in functions that may be hand-written.
-fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
+pub(crate) fn kept_at_calls<I: Isa>(program: &Program<'_>, start: u64) -> RegSet {
     match program.piece_at(start) {
         Some(piece) if piece.fde.is_some() => RegSet::EMPTY,
         _ => I::CALL_SCRATCH,

@@ -28,6 +28,8 @@ pub enum Target {
     Bias,
     /// The recorders' shared slow path.
     Slow,
+    /// The routine that notes first calls and where calls come from.
+    SlowWithEdges,
     /// The byte that entry checks look at.
     Ready,
     /// The routine that gives a thread its counters.

@@ -503,6 +503,7 @@ fn put_runtime<I: Isa>(
         slow: slow_at.addr,
         ready: counters.addr + own.map_or(0, |own| own.ready),
         enter: OutputAddr::new(enter),
+        ..ProbeAddresses::default()
     };
     Ok((probes, runtime.addr))
 }

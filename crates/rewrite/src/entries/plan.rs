@@ -389,7 +389,7 @@ impl Plan {
         let resolve = |i: usize, target: Target| match target {
             Target::Counter(n) => (places.counter)(i, n),
             Target::Slow => places.slow,
-            Target::Bias => places.slow_with_edges,
+            Target::SlowWithEdges => places.slow_with_edges,
             Target::Code(a) => {
                 let a = InputAddr::new(a);
                 entered.get(&a).copied().unwrap_or(a.kept())
@@ -400,6 +400,7 @@ impl Plan {
             | Target::Unit(_)
             | Target::SiteWord(_)
             | Target::Recorder(_)
+            | Target::Bias
             | Target::Ready
             | Target::Enter
             | Target::OwnTable(_) => OutputAddr::default(),

@@ -105,8 +105,10 @@ pub struct ProbeAddresses {
     pub sites: OutputAddr,
     /// Load bias.
     pub bias: OutputAddr,
-    /// Slow path of recorders.
+    /// Slow path of recorders, or the routine that notes first calls.
     pub slow: OutputAddr,
+    /// The routine that notes where calls come from as well.
+    pub slow_with_edges: OutputAddr,
     /// The byte that entry checks look at.
     pub ready: OutputAddr,
     /// The routine that gives a thread its counters.
@@ -143,6 +145,8 @@ pub struct Placement {
     pub(super) slow_code: Vec<u8>,
     /// Space for the routine that counters of calls go to, by veneer group.
     pub slow_copies: Vec<Placed>,
+    /// In each of these: the routine that notes where calls come from as well.
+    pub slow_with_edges: Vec<OutputAddr>,
     /// Tables of new code's own.
     pub(super) own_tables: OwnTables,
     /// What direct jumps and calls of new code go by way of.
@@ -213,6 +217,7 @@ pub fn place<I: Isa>(
         slow: vec![None; count],
         slow_code: options.slow.clone(),
         slow_copies: Vec::new(),
+        slow_with_edges: Vec::new(),
         own_tables: OwnTables::default(),
         veneers: Veneers::default(),
         huge: None,
@@ -512,6 +517,10 @@ impl Placement {
             Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
             Target::Bias => probes.bias,
             Target::Slow => self.slow[usize::from(self.veneer_groups[i])].unwrap_or(probes.slow),
+            Target::SlowWithEdges => {
+                let copy = self.slow_with_edges.get(usize::from(self.veneer_groups[i]));
+                copy.copied().unwrap_or(probes.slow_with_edges)
+            }
             Target::Ready => probes.ready,
             Target::Enter => probes.enter,
             Target::Unit(_) => OutputAddr::default(),

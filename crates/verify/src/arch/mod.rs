@@ -578,6 +578,11 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
+    /// Whether exactly one instruction may read memory.
+    fn may_read_memory(_bytes: &[u8]) -> bool {
+        true
+    }
+
     /// The registers of an instruction that puts the page of the address in the second into the first: all bits but
     /// the lowest twelve.
     fn page_of(_bytes: &[u8]) -> Option<(u8, u8)> {

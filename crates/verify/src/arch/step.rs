@@ -83,6 +83,12 @@ pub(crate) enum Op {
         mem: Mem,
         mask: u64,
     },
+    /// `to = from & mask`, which a branch may ask about, whether it is zero.
+    Bits {
+        to: u8,
+        from: u8,
+        mask: u64,
+    },
     /// `to -= [mem]`
     Minus {
         to: u8,
@@ -136,6 +142,15 @@ pub(crate) enum Next {
     Return,
     /// To the address in a register.
     Leave(u8),
+}
+
+/// What a routine takes for the return address of the function whose call it notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A word of its caller's on the stack: where it is from the stack pointer at its first instruction.
+    Word(i64),
+    /// What a register held there.
+    Register(u8),
 }
 
 /// An instruction, taken apart.

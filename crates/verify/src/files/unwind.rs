@@ -568,7 +568,8 @@ impl Interner {
         *self.rows.entry(row).or_insert(next)
     }
 
-    /// Whether a row says what holds where a call has just come: the return address is where a call leaves it.
+    /// Whether a row says what holds where a call has just come: the return address is where a call leaves it, and is
+    /// not signed, which a constant would say.
     pub(crate) fn is_called<A: Arch>(&self, id: RowId) -> bool {
         let row = self
             .rows
@@ -579,7 +580,9 @@ impl Interner {
             let of = u16::try_from(row.ra_register).ok();
             let rule = row.registers.iter().find(|(r, _)| Some(*r) == of);
             let returns = rule.map(|(_, rule)| rule);
+            let signed = |(_, rule): &(u16, Rule)| matches!(rule, Rule::Other(_));
             row.cfa == Rule::RegisterOffset(A::UNWIND_STACK, A::CALL_PUSHES)
+                && !row.registers.iter().any(signed)
                 && match A::CALL_PUSHES {
                     0 => returns.is_none(),
                     pushed => returns == Some(&Rule::Offset(-pushed)),
@@ -784,6 +787,7 @@ impl RowMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::aarch64::AArch64;
     use crate::arch::x86_64::X86_64;
 
     #[test]
@@ -806,6 +810,27 @@ mod tests {
                 && (w[0].row, w[0].args_size) != (w[1].row, w[1].args_size)));
             assert!(table.same_meaning(fde, &table, fde));
         }
+    }
+
+    #[test]
+    fn a_signed_return_address_is_not_where_a_call_leaves_it() {
+        let mut interner = Interner::default();
+        let mut called = |registers: &[(u16, Rule)]| {
+            let id = interner.id(Row {
+                cfa: Rule::RegisterOffset(31, 0),
+                registers: registers.iter().cloned().collect(),
+                ra_register: 30,
+                signal_frame: false,
+                marks: [false; 2],
+                personality: Pointer::default(),
+                place: 0,
+            });
+            interner.is_called::<AArch64>(id)
+        };
+        assert!(called(&[]));
+        assert!(called(&[(19, Rule::Offset(-16))]));
+        assert!(!called(&[(34, Rule::Other(1))]));
+        assert!(!called(&[(30, Rule::Offset(-8))]));
     }
 
     #[test]

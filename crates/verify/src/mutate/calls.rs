@@ -4,11 +4,13 @@
 //! |---|---|
 //! | x86-64, with callers | `test [c],63`, `jne`, the four on the slow way as below, `add [c],1`, `sbb [c],0`; likewise, but 136 for 128 on the slow way |
 //! | x86-64 | `add [c],1`, `sbb [c],0`, `cmp [t],0`, `jne`, `push r11`, `lea r11,[c]`, `call`, `pop r11`; all of it, or the four on the slow way, perhaps between `lea rsp,[rsp-128]` and `lea rsp,[rsp+128]`; all of it perhaps between `pushfq` and `popfq` |
+//! | AArch64, with callers | `adrp x16`, `ldr w17`, `and w17,w17,#63`, `cbnz w17`, `add x16`, `mov x17,x30`, `bl`, `ldr w17`, `add w17`, `cbz w17`, `str w17` |
 //! | AArch64 | `adrp x16`, `ldr w17`, `cbnz w17`, `add x16`, `mov x17,x30`, `bl`, `ldr w17`, `add w17`, `cbz w17`, `str w17` |
 
 use super::{Edit, Faults, Kind, Site};
-use crate::arch::Arch;
+use crate::arch::aarch64::AArch64;
 use crate::arch::x86_64::X86_64;
+use crate::arch::{Arch, Flow};
 use crate::files::bytes::Reader;
 use rustc_hash::FxHashSet;
 
@@ -17,6 +19,17 @@ const OVER: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 const BACK: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
 /// `lea rsp,[rsp-136]`, with a displacement of four bytes; `lea rsp,[rsp+136]` is as long as [`BACK`].
 const FAR_OVER: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x78, 0xff, 0xff, 0xff];
+
+/// `bl` to itself; `and w17,w17,#63`; `cbnz w17` over four and five words.
+const BL: u32 = 0x9400_0000;
+const SAMPLED: u32 = 0x1200_1631;
+const CBNZ_4: u32 = 0x3500_0011 | 4 << 5;
+const CBNZ_5: u32 = 0x3500_0011 | 5 << 5;
+
+/// Where a word of AArch64's counter is, which has one more from the third on if it notes callers.
+fn in_a64(at: usize, callers: bool, word: usize) -> usize {
+    at + 4 * (word + usize::from(callers && word >= 2))
+}
 
 /// A counter: places are offsets in the file.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +44,7 @@ struct Call {
     add: usize,
     /// What says how far away the word is that is asked: of `cmp`, or of `test`.
     ask: usize,
-    /// `push r11`, after which are `lea`, `call` and `pop`.
+    /// `push r11`, after which are `lea`, `call` and `pop`; or `add x16`, after which are `mov`, `bl` and `ldr`.
     slow: usize,
     /// `lea rsp,[rsp-128]` and the other way.
     zone: Option<(usize, usize)>,
@@ -170,13 +183,41 @@ impl Faults<'_> {
 
     /// The routine that a counter calls.
     fn routine_of(&self, c: &Call) -> Option<u64> {
+        if self.arm {
+            let at = Self::address_in(c, c.slow + 8);
+            return match AArch64::decode(self.file(c.slow + 8, 4), at)?.flow {
+                Flow::Call(target) => Some(target),
+                _ => None,
+            };
+        }
         let field = self.four(c.slow + 10)?;
         let end = Self::address_in(c, c.slow + 14);
         Some(end.wrapping_add_signed(i64::from(field as i32)))
     }
 
-    /// A counter without callers that keeps flags, as one with: of the same length. And where it is.
+    /// A counter without callers, as one with: of the same length. And where it is. On x86-64 those can be that keep
+    /// flags; on AArch64 it does not saturate, which is not what is looked for.
     fn noting(&self, c: &Call, routine: u64) -> Option<(usize, Vec<u8>)> {
+        if self.arm {
+            let distance = routine.wrapping_sub(Self::address_in(c, c.at + 24)) as i64 >> 2;
+            let word = |i: usize| self.four(c.at + 4 * i);
+            let call = BL | distance as u32 & 0x03ff_ffff;
+            let reload = word(6)?;
+            let code = [
+                word(0)?,
+                word(1)?,
+                SAMPLED,
+                CBNZ_4,
+                word(3)?,
+                word(4)?,
+                call,
+                reload,
+                word(7)?,
+                word(9)?,
+            ];
+            let code = code.iter().flat_map(|w| w.to_le_bytes()).collect();
+            return (!c.callers).then_some((c.at, code));
+        }
         c.flags.filter(|_| !c.callers && c.zone.is_some())?;
         let mut code: Vec<u8> = Vec::with_capacity(c.len);
         let field = |code: &mut Vec<u8>, to: u64, trail: u64| {
@@ -313,11 +354,13 @@ impl Faults<'_> {
     fn calls_a64(&self) -> Vec<Call> {
         let mut found = Vec::new();
         for s in &self.sites {
-            let word = |i: usize| self.four(s.at + 4 * i).unwrap_or(0);
+            let callers = self.four(s.at + 8) == Some(SAMPLED);
+            let over = if callers { CBNZ_4 } else { CBNZ_5 };
+            let word = |i: usize| self.four(in_a64(s.at, callers, i)).unwrap_or(0);
             let load = word(1);
             let is_call = word(0) & 0x9f00_001f == 0x9000_0010
                 && load & 0xffc0_03ff == 0xb940_0211
-                && word(2) == 0x3500_0011 | 5 << 5
+                && word(2) == over
                 && word(4) == 0xaa1e_03f1
                 && word(6) == load
                 && word(7) == 0x1100_0631;
@@ -327,14 +370,14 @@ impl Faults<'_> {
                 addr: s.addr,
                 site: s.at,
                 at: s.at,
-                len: 40,
+                len: in_a64(0, callers, 10),
                 add: s.at,
                 ask: s.at,
-                slow: s.at + 12,
+                slow: in_a64(s.at, callers, 3),
                 zone: None,
                 flags: None,
                 counter: page + (u64::from(load >> 10 & 0xfff) << 2),
-                callers: false,
+                callers,
             });
         }
         found
@@ -348,18 +391,19 @@ impl Faults<'_> {
     ) -> Option<Vec<(usize, Vec<u8>)>> {
         const NOP: u32 = 0xd503_201f;
         let put = |words: &[(usize, u32)]| {
-            let changes = words
-                .iter()
-                .map(|(i, w)| (c.at + 4 * i, w.to_le_bytes().to_vec()));
+            let changes = words.iter().map(|(i, w)| {
+                let at = in_a64(c.at, c.callers, *i);
+                (at, w.to_le_bytes().to_vec())
+            });
             Some(changes.collect::<Vec<_>>())
         };
-        let word = |i: usize| self.four(c.at + 4 * i);
+        let word = |i: usize| self.four(in_a64(c.at, c.callers, i));
         let (load, sum, store) = (word(1)?, word(3)?, word(9)?);
         // Eight bytes further in the same page.
         let fits = c.counter & 0xfff < 0xff8;
         match kind {
             Kind::CallNotCounted => put(&[(7, NOP)]),
-            Kind::CallCounterLost => put(&[(0, 0x1400_0000 | 10)]),
+            Kind::CallCounterLost => put(&[(0, 0x1400_0000 | (c.len as u32 / 4))]),
             Kind::CallCountedElsewhere if fits => put(&[(9, store + (2 << 10))]),
             Kind::CallNotedElsewhere if fits => put(&[(3, sum + (8 << 10))]),
             Kind::CallAskedElsewhere if fits => put(&[(1, load + (2 << 10))]),
@@ -376,6 +420,34 @@ impl Faults<'_> {
             Kind::CallRoutineOff => put(&[(5, word(5)? + 1)]),
             // The return address is not kept.
             Kind::CallRegisterLost => put(&[(4, NOP)]),
+            Kind::CallerWordOff if c.callers => {
+                // sub x0, x17, x1; of x30
+                let (right, wrong) = (0xcb01_0220u32.to_le_bytes(), 0xcb01_03c0u32.to_le_bytes());
+                let at = self.offset(self.routine_of(c)?)?;
+                let code = self.file(at, 512);
+                let at = at + 4 * code.chunks_exact(4).position(|w| w == right)?;
+                Some(vec![(at, wrong.to_vec())])
+            }
+            // The mask is of a bit less.
+            Kind::CallerSampledOften if c.callers => Some(vec![(
+                c.at + 8,
+                (SAMPLED - (1 << 10)).to_le_bytes().to_vec(),
+            )]),
+            Kind::CallerSigned if c.callers => {
+                // All of it a word later, behind what signs. What is relative is of the same page, and a word nearer.
+                let signs = self.four(c.at + c.len)?;
+                let (first, moved) = (c.addr, c.addr + 4);
+                if !AArch64::keeps_state(&signs.to_le_bytes()) || first >> 12 != moved >> 12 {
+                    return None;
+                }
+                let call = word(5)?;
+                let nearer = BL | call.wrapping_sub(1) & 0x03ff_ffff;
+                let mut code = signs.to_le_bytes().to_vec();
+                code.extend_from_slice(self.file(c.at, c.len));
+                let at = in_a64(4, true, 5);
+                code.splice(at..at + 4, nearer.to_le_bytes());
+                Some(vec![(c.at, code)])
+            }
             _ => None,
         }
     }

@@ -256,12 +256,15 @@ kinds! {
     CallRegisterLost,
     /// x86-64: a counter of calls leaves the stack pointer elsewhere.
     CallStackMoved,
-    /// x86-64: what is noted as where calls come from is the word beside the return address.
+    /// What is noted as where calls come from is the word beside the return address; on AArch64, where the routine
+    /// itself returns to.
     CallerWordOff,
-    /// x86-64: where calls come from is noted twice as often as it counts for.
+    /// Where calls come from is noted twice as often as it counts for.
     CallerSampledOften,
-    /// x86-64: it is noted where no call leads to, or where the function itself comes as well.
+    /// It is noted where no call leads to, or where the function itself comes as well.
     CallerOfPart,
+    /// AArch64: it is noted when the return address has been signed.
+    CallerSigned,
     /// The output says that a call is another one of the input.
     CallerLied,
     /// The output says that a call is elsewhere.
@@ -572,6 +575,9 @@ impl Kind {
         Kind::CallersUnsaid,
     ];
 
+    /// Kinds that only those of them have that sign return addresses.
+    pub const CALLERS_SIGNED: &'static [Kind] = &[Kind::CallerSigned];
+
     /// Those of [`Kind::CALLS`] that only instructions of x86-64 have.
     pub const CALLS_X86_64: &'static [Kind] = &[
         Kind::CallSaturationOff,
@@ -798,7 +804,10 @@ impl<'a> Faults<'a> {
                 self.bare_edits(kind)
             }
             _ if Kind::OWN_TABLES.contains(&kind) => self.own_table_edits(kind),
-            _ if Kind::CALLS.contains(&kind) || Kind::CALLERS.contains(&kind) => {
+            _ if [Kind::CALLS, Kind::CALLERS, Kind::CALLERS_SIGNED]
+                .iter()
+                .any(|list| list.contains(&kind)) =>
+            {
                 self.call_edits(kind)
             }
             WrongSlot | SlotCallTurned | SlotAddressLost => self.change_edits(kind),

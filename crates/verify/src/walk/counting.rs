@@ -21,7 +21,8 @@
 //! What counts calls may call a routine that notes the first ones: of that is shown what it leaves as it was
 //! ([`crate::routines`]), and assumed that it writes to no memory of the program (A14). Where one function does that,
 //! all count their calls, each in a counter of its own ([`crate::proof::counting`]). If it reads a word of its caller's
-//! on the stack, that must be the return address of the function ([`Walk::note_caller`]).
+//! on the stack, or writes something that may come from the register with the return address, that must be the return
+//! address of the function ([`Walk::note_caller`]).
 //!
 //! A page of the red zone below the stack pointer belongs to the program, but where a call has just come back
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
@@ -36,7 +37,9 @@ use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
 use crate::liveness::{Known, Set, dead};
-use crate::machine::{self, End, Footprint, Machine, Meeting, Origin, Places, Routine, Value};
+use crate::machine::{
+    self, End, Footprint, Machine, Meeting, Noted, Origin, Places, Routine, Value,
+};
 use crate::report::{Check, Failure};
 use crate::routines;
 use pages::Pending;
@@ -160,19 +163,32 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// What is noted as where a call came from must be the return address: at the entry, where a call has just come by
-    /// what the unwind table says, the word that the call left. `words`: where those are that were noted.
-    fn note_caller(&mut self, from: InputAddr, at: OutputAddr, words: &[i64]) {
+    /// what the unwind table says, what the call left. That is the word at the stack pointer, or is in a register: then
+    /// no other inserted code may have been before, and no landing pad that signs it.
+    fn note_caller(&mut self, from: InputAddr, at: OutputAddr, noted: &[Noted]) {
         let (old, new) = (self.f.old_entry, self.f.new_entry());
-        let pad = self.old_bytes(old).and_then(|b| A::decode(b, old.get()));
-        let pad = pad
-            .filter(|i| i.landing_pad)
-            .map_or(0, |i| u64::from(i.len));
-        let why = if from != old && from != old + pad {
+        let pad = self
+            .old_bytes(old)
+            .filter(|bytes| !A::keeps_state(bytes))
+            .and_then(|bytes| A::decode(bytes, old.get()))
+            .filter(|insn| insn.landing_pad)
+            .map_or(0, |insn| u64::from(insn.len));
+        let (right, first) = match A::LINK.first() {
+            None => (Noted::Word(0), true),
+            Some(link) => (Noted::Register(*link), at == new || at == new + pad),
+        };
+        let why = if from != old && from != old + pad || !first {
             Some("it is not at the function's entry".to_owned())
-        } else if let Some(word) = words.iter().find(|word| **word != 0) {
-            Some(format!(
-                "the word is {word} bytes from the stack pointer, where the return address is not"
-            ))
+        } else if let Some(other) = noted.iter().find(|noted| **noted != right) {
+            Some(match other {
+                Noted::Word(word) => format!(
+                    "the word is {word} bytes from the stack pointer, where the return address is not"
+                ),
+                Noted::Register(register) => {
+                    format!("it was in register {register}, where the return address is not")
+                }
+                Noted::Anything => "it is not known to be the return address".to_owned(),
+            })
         } else if !self
             .s
             .interner
@@ -184,7 +200,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         if let Some(why) = why {
             self.out.no_caller = Some(format!(
-                "the code at {at:#x} notes a word as where a call came from: {why}"
+                "the code at {at:#x} notes something as where a call came from: {why}"
             ));
         }
         self.notes_callers.extend([at, new]);
@@ -263,8 +279,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return false;
                 }
                 let ends = |(bytes, _)| A::step(bytes, m.at).is_none();
-                if !must_count
-                    && m.counting
+                if m.counting
                     && !walk.may_match(state, OutputAddr::new(m.at))
                     && !walk.new_bytes(OutputAddr::new(m.at)).is_none_or(ends)
                 {

@@ -15,8 +15,10 @@
 //!    What the list does not have is in code that did not move: an old body, or a function that was left alone.
 //!
 //! There is a return address only where a call leads to. A part that a compiler split off is jumped to, with anything
-//! on the stack: the unwind table says so ([`is_called`]), and its calls are counted without callers, as are those of a
-//! function that jumps to its own entry.
+//! on the stack and, on AArch64, in the link register: the unwind table says so ([`is_called`]), and its calls are
+//! counted without callers, as are those of a function that jumps to its own entry. Where a function signs the link
+//! register (`paciasp`), the counter is in front of that: [`first_place`] takes no instruction for a landing pad that
+//! does more than let branches in.
 
 use postlink_dwarf::AddressMap;
 use postlink_elf::callers::{self, Call};
@@ -29,7 +31,7 @@ use rustc_hash::FxHashSet;
 
 use super::runtime::{counter_size, put_runtime, slow_size};
 use super::{CoverageMode, CoverageOptions, call_counter, describe, seal};
-use crate::analyse::counters::{cheapest, estimate, live_at, spare};
+use crate::analyse::counters::{cheapest, estimate, kept_at_calls, live_at, spare};
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
 use crate::analyse::{Analysed, EntryPatch, NodeCounter, Probes, Scratch, Target, prepare};
 use crate::cfg::{BlockId, Cfg, OwnTable, Term};
@@ -140,8 +142,11 @@ impl Anew {
         }
         let entry = hook(elf)?;
         let copies = &placed.slow_copies;
-        let (start, probes) =
+        let (start, probes, with_edges) =
             put_runtime::<I>(elf, options, profile, next, &entry, copies, writer)?;
+        if !copies.is_empty() {
+            placed.slow_with_edges = with_edges;
+        }
         placed.fill::<I>(program, ready, [&order, &order], &probes, writer)?;
         placed.references::<I>(program, ready, patches, false, writer)?;
         entry.install(start, writer)?;
@@ -378,7 +383,7 @@ fn first_place<I: Isa>(
         pad
     });
     let live = if mode.calls() {
-        live_at::<I>(program, cfg, b, at)
+        live_at::<I>(program, cfg, b, at).or(kept_at_calls::<I>(program, block.start))
     } else {
         // A store of a constant destroys nothing.
         RegSet::ALL

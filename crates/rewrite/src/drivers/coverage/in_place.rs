@@ -91,7 +91,7 @@ pub(super) fn link<I: Covers>(
     let sections = StubSections::append(plan, writer);
     put_frames(program, plan, sections.stubs, writer)?;
     let entry = hook(elf)?;
-    let (start, probes) = put_runtime::<I>(elf, options, profile, next, &entry, &[], writer)?;
+    let (start, probes, _) = put_runtime::<I>(elf, options, profile, next, &entry, &[], writer)?;
     sections.fill::<I>(program, plan, profile, &probes, writer)?;
     entry.install(start, writer)?;
     sections.edit_symbols(program, plan, writer);
@@ -160,7 +160,7 @@ impl StubSections {
             stubs: self.stubs,
             counter: &counter,
             slow: probes.slow,
-            slow_with_edges: probes.bias,
+            slow_with_edges: probes.slow_with_edges,
         };
         let mut code = vec![0; plan.size() as usize];
         plan.fill::<I>(program, &places, &mut code, |at, bytes| {

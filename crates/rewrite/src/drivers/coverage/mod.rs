@@ -190,7 +190,7 @@ impl<'d, I: Covers> Covered<'d, I> {
         };
         let near = is_compact::<I>(&program, &options);
         phases.begin("functions");
-        let emission = Emission::make::<I>(&program, &nonlocal_exits, &options, near)?;
+        let emission = Emission::make::<I>(&program, &nonlocal_exits, &options, near);
         phases.end();
         Ok(Covered {
             program,
@@ -315,7 +315,7 @@ impl<I: Covers> Rewriting for Covered<'_, I> {
             &self.nonlocal_exits,
             &self.options,
             self.near,
-        )?;
+        );
         self.attempt(out, mode, onto, phases)
     }
 
@@ -380,38 +380,18 @@ impl Emission {
         nonlocal_exits: &NonlocalExits,
         options: &CoverageOptions,
         near: bool,
-    ) -> Result<Emission, Error> {
+    ) -> Emission {
         // What leads into the first instructions of a function is known only as far as a jump there takes.
         if !program.refs.kept {
-            if options.mode == CoverageMode::CallEdges && !I::CALLERS_IN_BLOCKS {
-                return Err(Error::Unsupported(
-                    "callers are known by their return addresses, which on AArch64 are noted in stubs at entries alone; without kept relocations (-Wl,-q) functions are re-emitted; the mode call-graph counts their calls".into(),
-                ));
-            }
-            let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
-            return Ok(Emission::Anew(anew));
+            return Emission::Anew(Anew::make::<I>(program, nonlocal_exits, options, near));
         }
         // Stubs are in one or two places, and branches between them and the old code are direct.
-        if program.has_far_code::<I>() {
-            // Re-emitted calls have return addresses that the input has not.
-            if options.mode == CoverageMode::CallEdges {
-                return Err(Error::Unsupported(format!(
-                    "callers are known by their return addresses, which stay if functions count in stubs that direct branches of all code reach; that is {} MiB, and this file has more code; the mode call-graph counts its calls",
-                    I::BRANCH_REACH.div_ceil(1 << 20)
-                )));
-            }
-            return Ok(Emission::Anew(Anew::make::<I>(
-                program,
-                nonlocal_exits,
-                options,
-                near,
-            )));
+        if !program.has_far_code::<I>()
+            && let Some(plan) = in_place::plan::<I>(program, nonlocal_exits, options, near)
+        {
+            return Emission::InPlace(Box::new(plan));
         }
-        if let Some(plan) = in_place::plan::<I>(program, nonlocal_exits, options, near) {
-            return Ok(Emission::InPlace(Box::new(plan)));
-        }
-        let anew = Anew::make::<I>(program, nonlocal_exits, options, near);
-        Ok(Emission::Anew(anew))
+        Emission::Anew(Anew::make::<I>(program, nonlocal_exits, options, near))
     }
 
     fn is_in_place(&self) -> bool {
@@ -491,7 +471,7 @@ fn call_counter(edges: bool, place: CallPlace) -> CallCounter<Target> {
         count: Target::Counter(0),
         time: Target::Counter(1),
         slow: Target::Slow,
-        edges: edges.then_some(Target::Bias),
+        edges: edges.then_some(Target::SlowWithEdges),
         place,
     }
 }

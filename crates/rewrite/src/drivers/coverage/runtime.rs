@@ -149,7 +149,8 @@ fn fill_code<I: Isa>(section: NewId, code: &[u8], writer: &mut Writer<'_>) -> Re
 }
 
 /// Appends what counters need: the slow path of calls, unless it has places already, the start-up routine, and last
-/// the counters' pages. Gives the start-up routine's address and those that code refers to.
+/// the counters' pages. Gives the start-up routine's address, those that code refers to, and where each copy of the
+/// slow path notes callers as well.
 pub(super) fn put_runtime<I: Covers>(
     elf: &Elf<'_>,
     options: &CoverageOptions,
@@ -158,7 +159,7 @@ pub(super) fn put_runtime<I: Covers>(
     entry: &Hook,
     copies: &[Placed],
     writer: &mut Writer<'_>,
-) -> Result<(OutputAddr, ProbeAddresses), Error> {
+) -> Result<(OutputAddr, ProbeAddresses, Vec<OutputAddr>), Error> {
     let calls = options.mode.calls();
     let room = Room::of::<I>(options, next);
     let unit = I::COUNTER_UNIT;
@@ -197,6 +198,7 @@ pub(super) fn put_runtime<I: Covers>(
     config.bias_slot = (counters.addr + room.bytes).get();
     fill_code::<I>(runtime.id, &I::mip_runtime(&config, mip_config)?, writer)?;
     let mut slow_at = [OutputAddr::default(); 2];
+    let mut edges_at = Vec::with_capacity(slow.len());
     for copy in slow {
         let (code, with_edges) = slow_paths::<I>(
             calls,
@@ -211,17 +213,17 @@ pub(super) fn put_runtime<I: Covers>(
         )?;
         fill_code::<I>(copy.id, &code, writer)?;
         slow_at = [copy.addr, copy.addr + with_edges];
+        edges_at.push(slow_at[1]);
     }
     let probes = ProbeAddresses {
         counters: counters.addr,
         counter_size: counter_size(options.mode),
         sites: counters.addr + room.bytes,
-        // No recorders here, and so nothing that needs the bias: the name is that of the slow path with edges.
-        bias: slow_at[1],
         slow: slow_at[0],
+        slow_with_edges: slow_at[1],
         ..ProbeAddresses::default()
     };
-    Ok((runtime.addr, probes))
+    Ok((runtime.addr, probes, edges_at))
 }
 
 /// Bytes of what counters are numbered by.

@@ -211,6 +211,12 @@ impl Arch for AArch64 {
         (to != Self::STACK && from != Self::STACK).then_some((to, from))
     }
 
+    fn may_read_memory(bytes: &[u8]) -> bool {
+        // Only loads and stores touch memory, and the groups of vectors whose length is not known, of tiles and what
+        // is not allocated.
+        word(bytes).is_none_or(|w| w >> 27 & 1 == 1 && w >> 25 & 1 == 0 || w >> 27 & 3 == 0)
+    }
+
     fn flags_word(bytes: &[u8]) -> Option<(u8, bool)> {
         let w = word(bytes)?;
         let is_nzcv = w & 0xffdf_ffe0 == 0xd51b_4200;

@@ -272,6 +272,9 @@ fn registers_flags_and_memory_are_at_least_those_of_the_other_decoder() {
         if effects.kills & !(effects.reads & other.writes | other.kills) != 0 {
             note(&mut found, "effects: killed", word, &other, effects);
         }
+        if other.memory().is_some() && !AArch64::may_read_memory(&bytes) {
+            note(&mut found, "may not read memory", word, &other, effects);
+        }
         let Some(plain) = AArch64::plain(&bytes, AT) else {
             return;
         };
@@ -347,6 +350,14 @@ fn instructions_of_inserted_code_do_what_the_other_decoder_says() {
                 Op::Move { to, from, .. } | Op::AddHalf { to, from, .. } => {
                     read(*from, writes);
                     writes |= 1 << to;
+                }
+                Op::Bits { to, from, mask } => {
+                    read(*from, writes);
+                    writes |= 1 << to;
+                    let same = |op| op == Operand::ImmLogical(*mask);
+                    if !other.operands().any(same) {
+                        note(&mut found, "mask", word, &other, &step);
+                    }
                 }
                 Op::Load { to, mem: m } => {
                     mem(m, writes);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `adrp`, `add`/`sub` with a constant, `mov` | addresses and copies |
 //! | `add` of a constant to a half | counts of calls |
+//! | `and` of a constant to a half | what calls are sampled by |
 //! | `movz`, `movk` | numbers |
 //! | `ldr`, `str` of words and halves, `ldp`, `stp`, with and without write-back | memory |
 //! | `sturb` | flags of what ran |
@@ -325,6 +326,19 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
                 to: d,
                 from: n,
                 add,
+            }],
+            0,
+        );
+    }
+    // and of the lowest bits of a half; those of other bits are in no counter
+    if w & 0xffff_8000 == 0x1200_0000 && w >> 10 & 31 != 31 {
+        real(&[d, n])?;
+        let mask = (2 << (w >> 10 & 31)) - 1;
+        return of(
+            smallvec![Op::Bits {
+                to: d,
+                from: n,
+                mask,
             }],
             0,
         );
