@@ -98,6 +98,9 @@ pub trait Covers: Isa {
     /// Code that returns from a signal handler, as run-times look for it where there is no unwind entry.
     const SIGNAL_RETURN: &[u8];
 
+    /// What lets calls in where pages are guarded, for an entry whose own instruction that does so comes later.
+    const LANDING_PAD: &[u8];
+
     /// Number of the stack pointer in unwind tables, and by how much a call moves it: by the return address, or not.
     const UNWIND_CALL: (u16, i64);
 

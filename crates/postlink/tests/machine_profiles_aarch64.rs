@@ -478,6 +478,37 @@ fn landing_pads_stay_first_where_pages_are_guarded() {
     }
 }
 
+/// Functions that begin with what signs are put back otherwise, as what lets calls in would be behind the counter.
+#[test]
+fn functions_that_sign_count_behind_a_landing_pad_where_pages_are_guarded() {
+    if !can("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let command = "aarch64-linux-gnu-gcc -O2 -ffreestanding -nostdlib -static -mbranch-protection=standard \
+                   -Wl,-z,force-bti -o p p.c";
+    let folder = Folder::built(&[("p.c", &GUARDED.replace("FIRST", ""))], command);
+    for mode in ["call-graph", "call-edges"] {
+        let profile = folder.profile(mode, &[&[]]);
+        let of = |name: &str| {
+            let found = profile.functions.iter().find(|f| f.name == name.as_bytes());
+            found.unwrap_or_else(|| panic!("{mode}: no function {name}"))
+        };
+        let (direct, body) = (of("direct"), of("body"));
+        let elf = std::fs::read(folder.path("p")).expect("the folder is ours");
+        let elf = postlink_elf::elf::Elf::parse(&elf).expect("a program");
+        let first = elf.bytes_at(direct.address as u64, 4).expect("code");
+        // paciasp
+        assert_eq!(first, [0x3f, 0x23, 0x03, 0xd5]);
+        assert_eq!((direct.call_count, body.call_count), (100, 1), "{mode}");
+        if mode == "call-edges" {
+            let inside = body.address + 1..=body.address + i64::from(body.size);
+            let all = direct.edges.iter().all(|e| inside.contains(&e.source));
+            let weight: u64 = direct.edges.iter().map(|e| e.weight).sum();
+            assert!(all && weight == sampled(100), "{:?}", direct.edges);
+        }
+    }
+}
+
 /// The functions are emitted anew there, and return addresses are others: callers are those of the input all the same.
 #[test]
 fn calls_of_programs_with_more_code_than_branches_reach_are_counted() {

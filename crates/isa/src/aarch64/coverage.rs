@@ -22,8 +22,8 @@
 //!
 //! The slow way gets the return address in `x17`, since the `bl` to it overwrites the link register, and puts
 //! it back. So a counter must come before a `paciasp`, which changes that register: at entries they do, and
-//! edges are recorded nowhere else. Functions that are emitted again have the counter there too; where pages are
-//! guarded, the checker puts such a function back, as its new entry would not be a landing pad.
+//! edges are recorded nowhere else. Functions that are emitted again have the counter there too, where pages are
+//! guarded behind a `bti c`.
 //!
 //! There is no red zone: what is below `sp` is not used.
 

@@ -341,6 +341,7 @@ impl Covers for AArch64 {
     /// mov x8, #139; svc #0
     const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
+    const LANDING_PAD: &[u8] = &encode::BTI_C.to_le_bytes();
     const UNWIND_CALL: (u16, i64) = (31, 0);
     const NEAR: Option<u64> = Some(1 << 20);
 

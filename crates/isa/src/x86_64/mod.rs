@@ -381,6 +381,7 @@ impl Covers for X86_64 {
     /// mov $15, %rax; syscall
     const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
 
+    const LANDING_PAD: &[u8] = &[];
     const UNWIND_CALL: (u16, i64) = (7, 8);
     const NEAR: Option<u64> = None;
 

@@ -304,7 +304,7 @@ pub(crate) fn cheapest<I: Isa>(
 
 /// Whether an instruction that does something else lets indirect branches in as well (AArch64: `paciasp`): a
 /// jump in its place needs a landing pad.
-fn lets_in<I: Isa>(code: &[u8]) -> bool {
+pub(crate) fn lets_in<I: Isa>(code: &[u8]) -> bool {
     let mut jump: Code<()> = Code::default();
     I::put_entry(&mut jump, code, ());
     jump.bytes.len() > I::jump_len(Reach::Long)

@@ -167,15 +167,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// no other inserted code may have been before, and no landing pad that signs it.
     fn note_caller(&mut self, from: InputAddr, at: OutputAddr, noted: &[Noted]) {
         let (old, new) = (self.f.old_entry, self.f.new_entry());
-        let pad = self
-            .old_bytes(old)
-            .filter(|bytes| !A::keeps_state(bytes))
-            .and_then(|bytes| A::decode(bytes, old.get()))
-            .filter(|insn| insn.landing_pad)
-            .map_or(0, |insn| u64::from(insn.len));
+        let pad = |bytes: Option<&[u8]>, at: u64| {
+            let insn = bytes
+                .filter(|bytes| !A::keeps_state(bytes))
+                .and_then(|bytes| A::decode(bytes, at));
+            insn.filter(|insn| insn.landing_pad)
+                .map_or(0, |insn| u64::from(insn.len))
+        };
+        let new_pad = pad(self.new_bytes(new).map(|b| b.0), new.get());
+        let pad = pad(self.old_bytes(old), old.get());
         let (right, first) = match A::LINK.first() {
             None => (Noted::Word(0), true),
-            Some(link) => (Noted::Register(*link), at == new || at == new + pad),
+            Some(link) => (Noted::Register(*link), at == new || at == new + new_pad),
         };
         let why = if from != old && from != old + pad || !first {
             Some("it is not at the function's entry".to_owned())

@@ -10,6 +10,7 @@
 //! | `sturb` | flags of what ran |
 //! | `ldxr`, `ldaxr`, `stxr`, `stlxr`, `stadd` | counting |
 //! | `add`, `sub`, `cmp` of registers | targets less the load bias |
+//! | `bti c` | nothing |
 //! | `b.cond`, `cbz`, `cbnz`, `bl`, `br`, `ret` | ways on |
 //!
 //! What stores or loads for itself clears the processor's mark for an exclusive pair around it; that is one
@@ -521,6 +522,10 @@ pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
     if w & 0xffe0_fc1f == 0xf820_001f {
         real(&[n, m])?;
         return of(smallvec![Op::Change { mem: mem(n, 0, 8) }], MONITOR);
+    }
+    // bti c: what is inserted may let calls in
+    if w == 0xd503_245f {
+        return of(SmallVec::new(), 0);
     }
     // clrex, nop
     if w == 0xd503_3f5f {
