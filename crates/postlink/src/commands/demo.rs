@@ -1,8 +1,8 @@
 //! `postlink demo`: the whole job on a real program: postlink itself.
 //!
 //! Its workload is a program of the system of a megabyte, which it inspects and instruments in half a second. Many
-//! short runs in alternation show a difference of one percent in half a minute; a few long ones, on postlink's own
-//! file, take several times as long for an interval twice as wide, as what the machine does beside drifts.
+//! short runs in alternation show a difference of two percent in a quarter of a minute; a few long ones, on postlink's
+//! own file, take several times as long for an interval twice as wide, as what the machine does beside drifts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
