@@ -4,7 +4,7 @@ use postlink_elf::InputAddr;
 use postlink_isa::{Code, FixupKind, Isa, Place, Reach};
 
 use crate::cfg::{BlockId, Cfg, Field, Term, Use};
-use crate::discover::{Program, is_guarded};
+use crate::discover::Program;
 
 /// An old entry that gets a jump to the new code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +74,7 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
         program.elf.bytes_at(at, (piece.end - at).min(16))?,
         (),
     );
-    if program.is_far::<I>(entry) && is_guarded(program.elf) && !first.traits.landing_pad {
+    if program.is_far::<I>(entry) && program.guarded && !first.traits.landing_pad {
         return None;
     }
     let end = at + jump.bytes.len() as u64;
@@ -237,7 +237,7 @@ pub fn put_entry<I: Isa, T: Copy>(
 ) {
     if program.is_far::<I>(entry) {
         I::put_far_entry(out, original, target);
-    } else if program.refs.kept || is_guarded(program.elf) {
+    } else if program.refs.kept || program.guarded {
         I::put_entry(out, original, target);
     } else {
         I::put_jump(out, Reach::Long, target);

@@ -77,4 +77,6 @@ pub struct Probes {
     pub fork_checks: Vec<(BlockId, u64)>,
     /// Puts a counter into a block in place of an increment; arguments are what must survive and the counter's number.
     pub put: Option<fn(&mut Code<Target>, RegSet, u32)>,
+    /// Instructions in front of what `put` writes.
+    pub before: &'static [u8],
 }

@@ -161,7 +161,7 @@ pub fn is_program(elf: &Elf<'_>) -> bool {
 
 /// Whether the program asks for pages in which indirect branches must land at landing pads (the property
 /// `BTI` of AArch64).
-pub fn is_guarded(elf: &Elf<'_>) -> bool {
+pub(super) fn is_guarded(elf: &Elf<'_>) -> bool {
     /// `GNU_PROPERTY_AARCH64_FEATURE_1_AND`, and its length.
     const FEATURES: [u8; 8] = [0, 0, 0, 0xc0, 4, 0, 0, 0];
     if elf.machine != EM_AARCH64 {

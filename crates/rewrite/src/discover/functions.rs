@@ -24,6 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::bounds::Bounds;
 use super::entry_proof::EntryProof;
+use super::file::is_guarded;
 use super::pieces::{Named, Pieces, Sets, is_special};
 use super::program::{Function, Piece, Program, table_entries};
 use super::refs::{Pointer, Refs};
@@ -90,6 +91,7 @@ impl<'d> Program<'d> {
             no_return: crossings.no_return,
             symbols: named.symbols,
             exported: named.exported,
+            guarded: is_guarded(elf),
             new_end,
             visible: Visible::of_file(elf, bounds),
             entry_proof: EntryProof::default(),

@@ -84,6 +84,8 @@ pub struct Program<'d> {
     pub symbols: Vec<(u64, u32)>,
     /// Exported functions by value: (value, index in `.dynsym`), ascending.
     pub exported: Vec<(u64, u32)>,
+    /// Indirect branches must land at landing pads: the program asks for such pages.
+    pub guarded: bool,
     /// Where new code ends at the latest.
     pub new_end: u64,
     /// Which pointers may follow functions that move.

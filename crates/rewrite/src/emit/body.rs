@@ -284,7 +284,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let out = self.temp.bytes.len() as u32 - body;
             match stop {
                 Stop::Counter(n) => match self.plan.probes.put {
-                    Some(put) => put(&mut self.temp, n.live, n.counter),
+                    Some(put) => {
+                        self.temp.bytes.extend_from_slice(self.plan.probes.before);
+                        put(&mut self.temp, n.live, n.counter);
+                    }
                     None => {
                         I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter))
                     }

@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 
 use super::ready::Ready;
 use crate::analyse::Target;
-use crate::discover::{Program, is_guarded};
+use crate::discover::Program;
 use crate::error::Error;
 
 /// Name of the section of veneers.
@@ -133,7 +133,7 @@ impl Veneers {
         branches: &[Branch],
         writer: &mut Writer<'_>,
     ) {
-        let guarded = is_guarded(program.elf);
+        let guarded = program.guarded;
         let mut wanted: Vec<(u16, OutputAddr)> = Vec::new();
         let mut seen: FxHashMap<InputAddr, bool> = FxHashMap::default();
         for &Branch {

@@ -35,7 +35,7 @@ use crate::analyse::counters::{cheapest, estimate, kept_at_calls, lets_in, live_
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
 use crate::analyse::{Analysed, EntryPatch, NodeCounter, Probes, Scratch, Target, prepare};
 use crate::cfg::{BlockId, Cfg, OwnTable, Term};
-use crate::discover::{NonlocalExits, Program, Refs, is_guarded};
+use crate::discover::{NonlocalExits, Program, Refs};
 use crate::drivers::rewriting::retain;
 use crate::error::Error;
 use crate::link::{self, LinkOptions, Placement, Ready, emit_in_place, hook, reusable_space};
@@ -278,12 +278,18 @@ fn make<'d, I: Covers>(
     };
     // The first block also has predecessors in the function.
     let entered_again = a.cfg.succs.contains(&0);
-    let padded = is_guarded(program.elf)
+    // Where pages are guarded, what lets calls in comes before the counter.
+    let guarded_entry = program.guarded
         && program
             .elf
             .bytes_at(start, I::LANDING_PAD.len() as u64)
             .is_some_and(lets_in::<I>);
     let mut probes = Probes {
+        before: if mode.calls() && guarded_entry {
+            I::LANDING_PAD
+        } else {
+            &[]
+        },
         put: Some(match mode {
             CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage if near => {
                 put_covered::<I, true>
@@ -291,23 +297,14 @@ fn make<'d, I: Covers>(
             CoverageMode::FunctionCoverage | CoverageMode::BlockCoverage => put_covered::<I, false>,
             // Without relocations it may be a part that a compiler split off.
             CoverageMode::CallEdges if !entered_again && is_called::<I>(program, function) => {
-                if padded {
-                    put_call_and_caller::<I, true>
-                } else {
-                    put_call_and_caller::<I, false>
-                }
+                put_call_and_caller::<I>
             }
             CoverageMode::CallGraph | CoverageMode::CallEdges
                 if entered_again || !program.refs.kept =>
             {
-                if padded {
-                    put_call_inside::<I, true>
-                } else {
-                    put_call_inside::<I, false>
-                }
+                put_call_inside::<I>
             }
-            CoverageMode::CallGraph | CoverageMode::CallEdges if padded => put_call::<I, true>,
-            CoverageMode::CallGraph | CoverageMode::CallEdges => put_call::<I, false>,
+            CoverageMode::CallGraph | CoverageMode::CallEdges => put_call::<I>,
         }),
         ..Probes::default()
     };
@@ -366,34 +363,16 @@ fn put_covered<I: Covers, const NEAR: bool>(out: &mut Code<Target>, live: RegSet
     I::put_covered(out, live, NEAR, Target::Counter(counter));
 }
 
-fn put_call<I: Covers, const PADDED: bool>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
-    put_pad::<I>(out, PADDED);
+fn put_call<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
     I::put_called(out, live, call_counter(false, CallPlace::Entry));
 }
 
-fn put_call_inside<I: Covers, const PADDED: bool>(
-    out: &mut Code<Target>,
-    live: RegSet,
-    _counter: u32,
-) {
-    put_pad::<I>(out, PADDED);
+fn put_call_inside<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
     I::put_called(out, live, call_counter(false, CallPlace::Block));
 }
 
-fn put_call_and_caller<I: Covers, const PADDED: bool>(
-    out: &mut Code<Target>,
-    live: RegSet,
-    _counter: u32,
-) {
-    put_pad::<I>(out, PADDED);
+fn put_call_and_caller<I: Covers>(out: &mut Code<Target>, live: RegSet, _counter: u32) {
     I::put_called(out, live, call_counter(true, CallPlace::Block));
-}
-
-/// In front of a counter: what lets calls in where pages are guarded, if the instruction that does so comes after it.
-fn put_pad<I: Covers>(out: &mut Code<Target>, padded: bool) {
-    if padded {
-        out.bytes.extend_from_slice(I::LANDING_PAD);
-    }
 }
 
 /// The first place in a block for a counter, after a landing pad of indirect branches, and what is live there.
