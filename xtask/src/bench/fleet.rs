@@ -7,6 +7,9 @@
 //! Two widths of one machine are compared, one thread and two; and clusters of executors on this machine, each of one
 //! thread. Memory is the peak of the process, on a cluster that of the largest executor; the processor time of a
 //! cluster is that of all its processes.
+//!
+//! What a million shards a day cost follows from the largest number of shards that was measured: processor time is
+//! that of a shard times a million, by the seconds of a day.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -102,10 +105,13 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         wishes,
     };
     let mut lines = String::new();
+    let mut costs = vec![];
     for &shards in &bench.wishes.shards {
-        bench.measure(shards, &mut lines)?;
+        costs.push(bench.measure(shards, &mut lines)?);
     }
-    let text = bench.report(&lines)?;
+    let largest = costs.into_iter().max_by_key(|costs| costs.shards);
+    let daily = largest.map_or(String::new(), |costs| costs.of_a_million());
+    let text = bench.report(&lines, &daily)?;
     fs::write(&bench.wishes.output, &text)
         .with_context(|| bench.wishes.output.display().to_string())?;
     print!("{text}");
@@ -126,6 +132,60 @@ fn build(profile: &str, what: &[&str]) -> Result<PathBuf> {
         .context("cargo build")?;
     ensure!(status.success(), "cargo build: {status}");
     Ok(target.join(if profile == "dev" { "debug" } else { profile }))
+}
+
+/// What a number of shards cost on one machine.
+struct Costs {
+    shards: u64,
+    /// Bytes of all.
+    bytes: u64,
+    /// Bytes of the one that they were merged to.
+    merged: u64,
+    /// Seconds of processor time.
+    add: f64,
+    merge: f64,
+    profile: f64,
+}
+
+impl Costs {
+    /// Shards a day for which costs are told.
+    const DAILY: f64 = 1e6;
+
+    fn of_a_million(&self) -> String {
+        let each = Self::DAILY / self.shards as f64;
+        let mut text = format!(
+            "\n## A million shards a day\n\nBy the figures for {} shards on one machine, a million times those of one: \
+             processor seconds, and the processors that are busy with it all day (86,400 s).\n\n\
+             | | a shard | a million | processors |\n|---|--:|--:|--:|\n",
+            self.shards
+        );
+        let mut all = 0.0;
+        for (what, seconds) in [
+            ("add", self.add),
+            ("merge", self.merge),
+            ("profile", self.profile),
+        ] {
+            let million = seconds * each;
+            all += million;
+            let _ = writeln!(
+                text,
+                "| {what} | {:.2} ms | {million:.0} s | {:.3} |",
+                million / Self::DAILY * 1e3,
+                million / 86_400.0
+            );
+        }
+        let _ = writeln!(
+            text,
+            "| together | {:.2} ms | {all:.0} s | {:.3} |\n\n\
+             The shards take {:.1} kB each, {:.1} GB a day; those of one build merged take {:.1} kB, however many they were.",
+            all / Self::DAILY * 1e3,
+            all / 86_400.0,
+            self.bytes as f64 / self.shards as f64 / 1e3,
+            self.bytes as f64 * each / 1e9,
+            self.merged as f64 / 1e3
+        );
+        text
+    }
 }
 
 struct Bench {
@@ -165,7 +225,7 @@ impl Bench {
         number.with_context(|| format!("{sql}: {text:?}"))
     }
 
-    fn measure(&self, shards: u64, lines: &mut String) -> Result<()> {
+    fn measure(&self, shards: u64, lines: &mut String) -> Result<Costs> {
         let (folder, merged) = (self.path("shards"), self.path("merged"));
         for old in [&folder, &merged] {
             if old.exists() {
@@ -201,8 +261,17 @@ impl Bench {
             );
         };
         row("add", wall, cpu, None);
+        let mut costs = Costs {
+            shards,
+            bytes,
+            merged: 0,
+            add: cpu,
+            merge: 0.0,
+            profile: 0.0,
+        };
         for threads in ["1", "2"] {
             let run = self.profile(shards, &folder, &["--threads", threads])?;
+            costs.profile = run.cpu.as_secs_f64();
             let what = format!("profile, threads: {threads}");
             row(
                 &what,
@@ -216,6 +285,8 @@ impl Bench {
                 fs::remove_dir_all(&merged)?;
             }
             let run = self.merge(&folder, &merged, &["--memory", memory])?;
+            // What the smallest memory costs.
+            costs.merge = run.cpu.as_secs_f64();
             let what = format!("merge, --memory {memory}");
             row(
                 &what,
@@ -225,6 +296,7 @@ impl Bench {
             );
         }
         let expected = only_name(&merged)?;
+        costs.merged = fs::metadata(merged.join(&expected))?.len();
         for &executors in &self.wishes.executors {
             let cluster = Cluster::new(&self.fleet, &self.folder, executors)?;
             let option = ["--cluster", &cluster.url];
@@ -249,7 +321,7 @@ impl Bench {
                 "{shards} shards, {executors} executors: {found}, and on one machine {expected}"
             );
         }
-        Ok(())
+        Ok(costs)
     }
 
     fn merge(&self, folder: &Path, merged: &Path, more: &[&str]) -> Result<Run> {
@@ -290,7 +362,7 @@ impl Bench {
         Ok(run)
     }
 
-    fn report(&self, lines: &str) -> Result<String> {
+    fn report(&self, lines: &str, daily: &str) -> Result<String> {
         let name = |path: &Path| {
             let name = path.file_name().unwrap_or_default();
             name.to_string_lossy().into_owned()
@@ -301,7 +373,7 @@ impl Bench {
              Written by `cargo xtask bench fleet`: shards made from one real profile ({}, counters of {}) by weights 1 to n; profile of cargo: {}; {cores} processors. \
              What `fleet profile` writes is compared with `postlink merge`, byte for byte.\n\n\
              | shards | rows | size | | wall | processor | rows a second a core | peak |\n\
-             |---|---|---|---|---|---|---|---|\n{lines}",
+             |---|---|---|---|---|---|---|---|\n{lines}{daily}",
             name(&self.wishes.profile),
             name(&self.wishes.binary),
             self.wishes.cargo_profile,
