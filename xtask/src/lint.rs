@@ -10,8 +10,11 @@
 //! `clippy-driver` compiles as `rustc` does, and lints: a crate of the workspace takes it 2 % longer. `cargo
 //! clippy` makes no code, so everything is compiled once more when the tests are built. Where the environment says
 //! that clippy's driver is the compiler ([`by_driver`], as `.ci/run` does for all jobs of xtask), `cargo xtask
-//! test` lints all targets while it builds them, and `--workspace` leaves that to it.
+//! test` lints all targets while it builds them, and `--workspace` leaves that to it. cargo calls the driver by the
+//! script `.ci/compiler`, which has test programs compiled without optimisation.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -66,35 +69,40 @@ impl Check {
         without_driver(&mut command).args(self.arguments);
         command.envs(self.environment.iter().copied());
         if self.with_code {
-            command.envs(DRIVER);
+            command.envs(driver());
         }
         let status = command.status().with_context(|| self.shown())?;
         Ok(Outcome::of(status.success()))
     }
 }
 
-/// What `cargo clippy -- -D warnings` sets.
-const DRIVER: [(&str, &str); 2] = [
-    ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
-    (
-        "CLIPPY_ARGS",
-        "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
-    ),
-];
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+const ARGUMENTS: &str = "CLIPPY_ARGS";
+
+/// The environment in which cargo compiles by clippy's driver, with warnings as errors (which are what `cargo clippy
+/// -- -D warnings` sets).
+fn driver() -> [(&'static str, OsString); 2] {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .with_file_name(".ci")
+        .join("compiler");
+    [
+        (WRAPPER, script.into()),
+        (
+            ARGUMENTS,
+            "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__".into(),
+        ),
+    ]
+}
 
 /// Whether crates of the workspace are compiled by clippy's driver, as the environment says.
 pub fn by_driver() -> bool {
-    DRIVER
-        .iter()
-        .all(|(name, value)| std::env::var(name).is_ok_and(|set| set == *value))
+    let set = |(name, value)| std::env::var_os(name).is_some_and(|set| set == value);
+    driver().into_iter().all(set)
 }
 
 /// Compilers that this command starts are those that they are without clippy's driver.
 pub fn without_driver(command: &mut Command) -> &mut Command {
-    for (name, _) in DRIVER {
-        command.env_remove(name);
-    }
-    command
+    command.env_remove(WRAPPER).env_remove(ARGUMENTS)
 }
 
 fn cargo() -> Command {
@@ -221,8 +229,8 @@ pub fn run(mut parts: Parts) -> Result<bool> {
         for check in &SOURCE {
             note(check.shown(), check.run()?);
         }
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        type Own = fn(&std::path::Path) -> Result<bool>;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        type Own = fn(&Path) -> Result<bool>;
         let own: [(&str, Own); 4] = [
             ("order of layers", layers::check),
             ("no unused dependencies", dependencies::check),
