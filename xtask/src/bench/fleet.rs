@@ -17,6 +17,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -26,10 +27,15 @@ use crate::process::{self, Run};
 /// Profiles that one call adds.
 const AT_ONCE: u64 = 1000;
 
-struct Wishes {
+/// A real profile, and how many shards are made of it.
+struct Group {
     profile: PathBuf,
     binary: PathBuf,
     shards: Vec<u64>,
+}
+
+struct Wishes {
+    groups: Vec<Group>,
     executors: Vec<usize>,
     output: PathBuf,
     folder: PathBuf,
@@ -39,49 +45,58 @@ struct Wishes {
 impl Wishes {
     fn parse(arguments: &[String]) -> Result<Wishes> {
         let root = root()?;
-        let (mut profile, mut binary) = (None, None);
-        let mut shards = vec![1000, 10_000];
-        let mut executors = vec![];
-        let mut output = root.join("bench/fleet.md");
-        let mut folder = std::env::temp_dir();
-        let mut cargo_profile = "release".to_owned();
+        let mut wishes = Wishes {
+            groups: vec![],
+            executors: vec![],
+            output: root.join("bench/fleet.md"),
+            folder: std::env::temp_dir(),
+            cargo_profile: "release".to_owned(),
+        };
+        let needed = "--profile FILE names counters of a real run (.plraw), --binary FILE after it the program that \
+                      they are of";
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             let value = rest
                 .next()
                 .with_context(|| format!("{argument} needs a value"))?;
             match argument.as_str() {
-                "--profile" => profile = Some(PathBuf::from(value)),
-                "--binary" => binary = Some(PathBuf::from(value)),
+                "--profile" => wishes.groups.push(Group {
+                    profile: value.into(),
+                    binary: PathBuf::new(),
+                    shards: vec![1000, 10_000],
+                }),
+                "--binary" => wishes.groups.last_mut().context(needed)?.binary = value.into(),
                 "--shards" => {
-                    shards = value
-                        .split(',')
-                        .map(|number| number.parse().context("--shards needs numbers"))
-                        .collect::<Result<_>>()?;
+                    wishes.groups.last_mut().context(needed)?.shards = numbers(argument, value)?;
                 }
-                "--executors" => {
-                    executors = value
-                        .split(',')
-                        .map(|number| number.parse().context("--executors needs numbers"))
-                        .collect::<Result<_>>()?;
-                }
-                "--output" => output = value.into(),
-                "--folder" => folder = value.into(),
-                "--cargo-profile" => cargo_profile.clone_from(value),
+                "--executors" => wishes.executors = numbers(argument, value)?,
+                "--output" => wishes.output = value.into(),
+                "--folder" => wishes.folder = value.into(),
+                "--cargo-profile" => wishes.cargo_profile.clone_from(value),
                 option => bail!("cargo xtask bench fleet has no option '{option}'"),
             }
         }
-        let needed = "names counters of a real run (.plraw) and the program that they are of";
-        Ok(Wishes {
-            profile: profile.with_context(|| format!("--profile FILE --binary FILE {needed}"))?,
-            binary: binary.with_context(|| format!("--profile FILE --binary FILE {needed}"))?,
-            shards,
-            executors,
-            output,
-            folder,
-            cargo_profile,
-        })
+        let whole = |group: &Group| !group.binary.as_os_str().is_empty();
+        ensure!(
+            !wishes.groups.is_empty() && wishes.groups.iter().all(whole),
+            needed
+        );
+        Ok(wishes)
     }
+}
+
+fn numbers<T: FromStr>(option: &str, value: &str) -> Result<Vec<T>>
+where
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    value
+        .split(',')
+        .map(|number| {
+            number
+                .parse()
+                .with_context(|| format!("{option} needs numbers, not '{number}'"))
+        })
+        .collect()
 }
 
 /// The job.
@@ -106,12 +121,13 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     };
     let mut lines = String::new();
     let mut costs = vec![];
-    for &shards in &bench.wishes.shards {
-        costs.push(bench.measure(shards, &mut lines)?);
+    for group in &bench.wishes.groups {
+        let measured = group.shards.iter();
+        let measured = measured.map(|&shards| bench.measure(group, shards, &mut lines));
+        let measured = measured.collect::<Result<Vec<_>>>()?;
+        costs.extend(measured.into_iter().max_by_key(|costs| costs.shards));
     }
-    let largest = costs.into_iter().max_by_key(|costs| costs.shards);
-    let daily = largest.map_or(String::new(), |costs| costs.of_a_million());
-    let text = bench.report(&lines, &daily)?;
+    let text = bench.report(&lines, &of_a_million(&costs))?;
     fs::write(&bench.wishes.output, &text)
         .with_context(|| bench.wishes.output.display().to_string())?;
     print!("{text}");
@@ -137,6 +153,7 @@ fn build(profile: &str, what: &[&str]) -> Result<PathBuf> {
 /// What a number of shards cost on one machine.
 struct Costs {
     shards: u64,
+    rows: u64,
     /// Bytes of all.
     bytes: u64,
     /// Bytes of the one that they were merged to.
@@ -147,45 +164,34 @@ struct Costs {
     profile: f64,
 }
 
-impl Costs {
-    /// Shards a day for which costs are told.
-    const DAILY: f64 = 1e6;
-
-    fn of_a_million(&self) -> String {
-        let each = Self::DAILY / self.shards as f64;
-        let mut text = format!(
-            "\n## A million shards a day\n\nBy the figures for {} shards on one machine, a million times those of one: \
-             processor seconds, and the processors that are busy with it all day (86,400 s).\n\n\
-             | | a shard | a million | processors |\n|---|--:|--:|--:|\n",
-            self.shards
-        );
-        let mut all = 0.0;
-        for (what, seconds) in [
-            ("add", self.add),
-            ("merge", self.merge),
-            ("profile", self.profile),
-        ] {
-            let million = seconds * each;
-            all += million;
-            let _ = writeln!(
-                text,
-                "| {what} | {:.2} ms | {million:.0} s | {:.3} |",
-                million / Self::DAILY * 1e3,
-                million / 86_400.0
-            );
-        }
+/// What a million shards a day would cost.
+fn of_a_million(all: &[Costs]) -> String {
+    let mut text = "\n## A million shards a day\n\n\
+        A million times the processor time of a shard on one machine, where its shards are most; and how many processors \
+        are busy with that all day (86,400 s). Those that are merged are grouped by weight, too, and here each has one of its \
+        own, so that no rows are added up: it is the most that merging takes, and the largest file that it gives.\n\n\
+        | shards | rows in each | kB each | GB a day | add | merge | profile | processors | merged |\n\
+        |--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for costs in all {
+        let shards = costs.shards as f64;
+        let million = |seconds: f64| seconds / shards * 1e6;
+        let together = million(costs.add) + million(costs.merge) + million(costs.profile);
         let _ = writeln!(
             text,
-            "| together | {:.2} ms | {all:.0} s | {:.3} |\n\n\
-             The shards take {:.1} kB each, {:.1} GB a day; those of one build merged take {:.1} kB, however many they were.",
-            all / Self::DAILY * 1e3,
-            all / 86_400.0,
-            self.bytes as f64 / self.shards as f64 / 1e3,
-            self.bytes as f64 * each / 1e9,
-            self.merged as f64 / 1e3
+            "| {} | {:.0} | {:.1} | {:.1} | {:.0} s | {:.0} s | {:.0} s | {:.2} | {:.1} MB |",
+            costs.shards,
+            costs.rows as f64 / shards,
+            costs.bytes as f64 / shards / 1e3,
+            costs.bytes as f64 / shards * 1e6 / 1e9,
+            million(costs.add),
+            million(costs.merge),
+            million(costs.profile),
+            together / 86_400.0,
+            costs.merged as f64 / 1e6
         );
-        text
     }
+    text
 }
 
 struct Bench {
@@ -225,7 +231,7 @@ impl Bench {
         number.with_context(|| format!("{sql}: {text:?}"))
     }
 
-    fn measure(&self, shards: u64, lines: &mut String) -> Result<Costs> {
+    fn measure(&self, group: &Group, shards: u64, lines: &mut String) -> Result<Costs> {
         let (folder, merged) = (self.path("shards"), self.path("merged"));
         for old in [&folder, &merged] {
             if old.exists() {
@@ -236,10 +242,10 @@ impl Bench {
         let mut cpu = 0.0;
         for first in (1..=shards).step_by(AT_ONCE as usize) {
             let weights = first..=shards.min(first + AT_ONCE - 1);
-            let profiles = weights.map(|w| format!("{}:{w}", self.wishes.profile.display()));
+            let profiles = weights.map(|w| format!("{}:{w}", group.profile.display()));
             let mut arguments: Vec<String> = vec!["add".into(), "--quiet".into()];
             arguments.extend(profiles);
-            arguments.extend(["--binary".into(), self.wishes.binary.display().to_string()]);
+            arguments.extend(["--binary".into(), group.binary.display().to_string()]);
             arguments.extend(["-o".into(), folder.display().to_string()]);
             let run = self.call(&self.fleet, &arguments)?;
             wall += run.wall.as_secs_f64();
@@ -255,7 +261,8 @@ impl Bench {
             let peak = peak.map_or(String::new(), |peak| format!("{:.0} MB", peak as f64 / 1e6));
             let _ = writeln!(
                 lines,
-                "| {shards} | {rows} | {:.1} MB | {what} | {wall:.2} s | {cpu:.2} s | {:.2} M | {peak} |",
+                "| {} | {shards} | {rows} | {:.1} MB | {what} | {wall:.2} s | {cpu:.2} s | {:.2} M | {peak} |",
+                name(&group.binary),
                 bytes as f64 / 1e6,
                 rows as f64 / cpu.max(1e-9) / 1e6
             );
@@ -263,6 +270,7 @@ impl Bench {
         row("add", wall, cpu, None);
         let mut costs = Costs {
             shards,
+            rows,
             bytes,
             merged: 0,
             add: cpu,
@@ -270,7 +278,7 @@ impl Bench {
             profile: 0.0,
         };
         for threads in ["1", "2"] {
-            let run = self.profile(shards, &folder, &["--threads", threads])?;
+            let run = self.profile(group, shards, &folder, &["--threads", threads])?;
             costs.profile = run.cpu.as_secs_f64();
             let what = format!("profile, threads: {threads}");
             row(
@@ -303,7 +311,7 @@ impl Bench {
             for what in ["profile", "merge"] {
                 let before = cluster.cpu()?;
                 let run = if what == "profile" {
-                    self.profile(shards, &folder, &option)?
+                    self.profile(group, shards, &folder, &option)?
                 } else {
                     fs::remove_dir_all(&merged)?;
                     self.merge(&folder, &merged, &option)?
@@ -331,10 +339,10 @@ impl Bench {
     }
 
     /// Writes the profile and compares it with that of `postlink merge`.
-    fn profile(&self, shards: u64, folder: &Path, more: &[&str]) -> Result<Run> {
+    fn profile(&self, group: &Group, shards: u64, folder: &Path, more: &[&str]) -> Result<Run> {
         let (ours, expected) = (self.path("ours.plprof"), self.path("expected.plprof"));
         let sum = shards * (shards + 1) / 2;
-        let weighted = format!("{}:{sum}", self.wishes.profile.display());
+        let weighted = format!("{}:{sum}", group.profile.display());
         self.call(
             &self.postlink,
             &[
@@ -363,22 +371,22 @@ impl Bench {
     }
 
     fn report(&self, lines: &str, daily: &str) -> Result<String> {
-        let name = |path: &Path| {
-            let name = path.file_name().unwrap_or_default();
-            name.to_string_lossy().into_owned()
-        };
         let cores = std::thread::available_parallelism()?;
         Ok(format!(
             "# Shards of a fleet\n\n\
-             Written by `cargo xtask bench fleet`: shards made from one real profile ({}, counters of {}) by weights 1 to n; profile of cargo: {}; {cores} processors. \
+             Written by `cargo xtask bench fleet`: shards made from real profiles, counters of a program, by weights 1 to n; profile of cargo: {}; {cores} processors. \
              What `fleet profile` writes is compared with `postlink merge`, byte for byte.\n\n\
-             | shards | rows | size | | wall | processor | rows a second a core | peak |\n\
-             |---|---|---|---|---|---|---|---|\n{lines}{daily}",
-            name(&self.wishes.profile),
-            name(&self.wishes.binary),
+             | program | shards | rows | size | | wall | processor | rows a second a core | peak |\n\
+             |---|--:|--:|--:|---|--:|--:|--:|--:|\n{lines}{daily}",
             self.wishes.cargo_profile,
         ))
     }
+}
+
+/// The name of a file, without its folder.
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// The name of the only file in a folder; that of a shard has the hash of its bytes.
