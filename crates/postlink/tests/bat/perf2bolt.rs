@@ -8,8 +8,7 @@ use postlink_profile::bolt_yaml::{self, BoltYaml};
 use super::*;
 
 /// A text of `perf script`, mappings and samples: stacks of branches between instructions of a program at
-/// fixed addresses, 32 in most of them. Nothing is in the padding after a function: of recordings, and of
-/// them alone, perf2bolt takes runs that end there for damaged ones.
+/// fixed addresses, 32 in most of them.
 pub fn script(machine: &Machine, binary: &Path) -> (String, String) {
     let code = mnemonics(machine, binary);
     let transfers = |at: u64| (machine.transfers)(code.get(&at).map_or("", String::as_str));
@@ -41,7 +40,7 @@ pub fn script(machine: &Machine, binary: &Path) -> (String, String) {
             _ if random.below(4) == 0 => 1 + random.below(32),
             _ => 32,
         };
-        let _ = write!(samples, " 4242 {:>18x} ", taken[0].1);
+        let _ = write!(samples, " 4242 ");
         for _ in 0..depth {
             let (from, to) = taken[random.below(taken.len() as u64) as usize];
             let _ = write!(samples, " {from:#x}/{to:#x}/P/-/-/1 ");
