@@ -415,7 +415,7 @@ fn entries(code: &Code<'_, '_>, index: usize, decoded: &Decoded) -> Vec<u32> {
 
 /// Places in the function that data refers to.
 fn referred_to(code: &Code<'_, '_>) -> Vec<u32> {
-    let all = code.around.references.from_data(code.around.elf);
+    let all = code.around.references.data_refers_to(code.around.elf);
     let from = all.partition_point(|&at| at <= code.function.start);
     let rest = all.get(from..).unwrap_or_default().iter();
     rest.take_while(|&&at| code.contains(at))

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 pub struct References {
     kept: bool,
     found: OnceLock<Found>,
-    /// Of a position-independent file: [`References::from_data`].
+    /// Of a position-independent file: [`References::data_refers_to`].
     relative: OnceLock<Vec<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl References {
 
     /// Addresses in code that data refers to, ascending, as far as that is known: the loader has to change them all in
     /// a position-independent file, and of another the kept relocations tell.
-    pub(super) fn from_data(&self, elf: &Elf<'_>) -> &[u64] {
+    pub(super) fn data_refers_to(&self, elf: &Elf<'_>) -> &[u64] {
         if elf.etype == ET_DYN {
             self.relative.get_or_init(|| relative(elf))
         } else {
