@@ -444,7 +444,7 @@ fn addresses(
                 let number = profile.modules().binary_search(module);
                 number.is_ok_and(|number| all.of_module.get(number) == Some(&at))
             })
-            .fold(0u64, |sum, (_, samples)| sum.saturating_add(*samples));
+            .fold(0u64, |sum, (_, seen)| sum.saturating_add(seen.samples));
         statistic(
             file,
             "mapped_samples",

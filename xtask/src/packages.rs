@@ -64,7 +64,7 @@ pub const FOR_TESTS: &[Need] = &[
     need(
         "/usr/lib/llvm-19/bin/llvm-bolt",
         "bolt-19",
-        "profiles that LLVM's tools write and read, and their options",
+        "the options of its tools, and translation tables that it wrote",
     ),
     need(
         "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.profile-x86_64.a",
@@ -151,9 +151,9 @@ pub const FOR_TESTS: &[Need] = &[
         "exact counts to compare with",
     ),
     need(
-        "/usr/lib/llvm-19/bin/perf2bolt",
-        "bolt-19",
-        "comparing profiles and translation tables with LLVM's",
+        "/usr/lib/llvm-22/bin/perf2bolt",
+        "bolt-22",
+        "profiles beside those that LLVM's tools write, and translation tables",
     ),
     need(
         "clang-22",

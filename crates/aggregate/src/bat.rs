@@ -52,26 +52,19 @@ impl Translate for Tables {
         self.translator.translate(function, offset, is_branch)
     }
 
-    fn fall_throughs(
-        &self,
-        function: u64,
-        from: u64,
-        to: u64,
-        each: &mut dyn FnMut(u64, u64),
-    ) -> bool {
-        // A run that does not advance is none, wherever it is.
-        if from >= to {
-            return true;
-        }
+    fn knows(&self, function: u64) -> bool {
+        self.translator.fragment_at(function).is_some()
+    }
+
+    fn fall_throughs(&self, function: u64, from: u64, to: u64, each: &mut dyn FnMut(u64, u64)) {
         let Some(table) = self.translator.fragment_at(function) else {
-            return false;
+            return;
         };
         let mut edges = Vec::new();
         self.translator.fall_throughs(table, from, to, &mut edges);
         for (from, to) in edges {
             each(from.into(), to.into());
         }
-        true
     }
 
     fn block_at(&self, function: u64, offset: u64) -> Option<u64> {

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use postlink_elf::elf::Elf;
+use postlink_elf::elf::{Elf, Segment};
 use postlink_elf::names::build_id_text;
 use postlink_elf::raw;
 use postlink_elf::unwind::eh_frame::EhFrame;
@@ -70,6 +70,9 @@ fn is_fixed(elf: &Elf<'_>) -> bool {
     elf.etype == raw::ET_EXEC
 }
 
+/// No page is smaller.
+const PAGE: u64 = 0x1000;
+
 /// How addresses of one module become link-time addresses of the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -85,7 +88,8 @@ enum Way {
 #[derive(Debug)]
 pub struct Placer {
     ways: Vec<Way>,
-    /// Offset in the file, its end, what to add: executable segments first.
+    /// Offset in the file, its end, what to add: executable segments first. Last, of segments that are larger in
+    /// memory, the rest of the page that their contents end in, which is mapped with these.
     segments: Vec<(u64, u64, u64)>,
     same_build: bool,
 }
@@ -160,17 +164,17 @@ impl Placer {
         }
         let mut segments: Vec<_> = elf.loads().filter(|load| load.file_size > 0).collect();
         segments.sort_by_key(|load| load.flags & raw::PF_X == 0);
-        let segments = segments
-            .into_iter()
-            .map(|load| {
-                let bias = load.addr.wrapping_sub(load.offset);
-                (
-                    load.offset,
-                    load.offset.saturating_add(load.file_size),
-                    bias,
-                )
-            })
-            .collect();
+        let bias = |load: &Segment| load.addr.wrapping_sub(load.offset);
+        let end = |load: &Segment| load.offset.saturating_add(load.file_size);
+        let contents = segments
+            .iter()
+            .map(|load| (load.offset, end(load), bias(load)));
+        let rests = segments.iter().filter_map(|load| {
+            let page = end(load).checked_next_multiple_of(PAGE)?;
+            let rest = page.min(load.offset.saturating_add(load.mem_size));
+            (rest > end(load)).then_some((end(load), rest, bias(load)))
+        });
+        let segments = contents.chain(rests).collect();
         let ours = |(way, _): &(&Way, &Module)| **way != Way::Elsewhere;
         let same = |m: &Module| build_id.is_some_and(|id| !id.is_empty() && m.build_id == id);
         let same_build = ways.iter().zip(modules).filter(ours).all(|(_, m)| same(m));

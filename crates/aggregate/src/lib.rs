@@ -12,13 +12,14 @@
 //! | [`binary`] | the binary; which addresses of a recording are in it |
 //! | [`translate`] | the seam for binaries that were optimised before |
 //! | [`bat`] | translation by `.note.bolt_bat` |
+//! | [`padding`] | whether what follows a function is padding |
 //! | [`quality`] | how good the samples are |
 //! | [`yaml`] | between profiles by names and by blocks |
 //!
 //! A taken branch becomes a record between two places; one whose source is a return says nothing about edges
 //! and is dropped. A run between two branches becomes a record for each block boundary that it crosses. A run
 //! that leaves its function, or crosses a boundary over which control cannot go, is counted and otherwise
-//! ignored. All this is as in BOLT 19, so that the same samples give the same text. The one thing more: a run
+//! ignored. All this is as in BOLT 22, so that the same samples give the same text. The one thing more: a run
 //! of an optimised binary that continues from one part of the code to the part after it is followed there,
 //! unless [`Options::only_explained`] asks for what perf2bolt does. An optimiser that lays out hot code in
 //! chains makes such runs of what were jumps; without them the profile of the second round lacks the hottest
@@ -35,6 +36,7 @@
 mod bat;
 mod binary;
 pub mod blocks;
+mod padding;
 mod quality;
 mod translate;
 pub mod yaml;
@@ -49,14 +51,14 @@ use std::path::PathBuf;
 use postlink_bolt_symbols::Function;
 use postlink_elf::FormatError;
 use postlink_isa::{Flow, Isa, with_isa};
-use postlink_profile::address::{AddressKind, AddressProfile, Counts, Origin, Place};
+use postlink_profile::address::{AddressProfile, Counts, Origin, Place};
 use postlink_profile::symbolic::{
     BasicSample, Branch, Collection, Location, MemoryAccess, NameId, Records, SymbolicProfile,
 };
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use blocks::{References, Surroundings};
+use blocks::{Arrival, References, Surroundings};
 
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]
@@ -119,8 +121,8 @@ pub struct Options {
     pub ignore_build_id: bool,
     /// Keep memory accesses to what is no object of the binary: stack and heap.
     pub all_memory: bool,
-    /// Do not believe in runs in functions with jumps that cannot be explained, nor in those that continue from
-    /// one part of an optimised binary to the next. BOLT does not.
+    /// Do not believe in runs in functions of which BOLT has no blocks, nor in those that continue from one part of
+    /// an optimised binary to the next.
     pub only_explained: bool,
 }
 
@@ -152,12 +154,12 @@ type Taken = (End, End, Counts);
 enum End {
     /// In a function: its index, address.
     In(u32, u64),
-    /// In none. The address, if the samples are of addresses of the binary as it was linked.
-    Out(u64),
+    /// In none.
+    Out,
 }
 
-/// A run: first and last address, whether control came from another function, how often.
-type Run = (u64, u64, bool, u64);
+/// A run: first and last address, how control came to the first, how often.
+type Run = (u64, u64, Arrival, u64);
 
 fn aggregate_with<I: Isa>(
     binary: &Binary<'_, '_>,
@@ -184,10 +186,10 @@ fn aggregate_with<I: Isa>(
         });
     }
     cross_falls(binary, &crossed, &mut names, &mut records);
-    branches::<I>(binary, &taken, &mut names, &mut records, &mut quality);
+    branches(binary, &taken, &mut names, &mut records);
     let lbr = !samples.traces().is_empty() || samples.samples().is_empty();
     if !lbr {
-        basic(
+        basic::<I>(
             binary,
             samples,
             &placer,
@@ -196,7 +198,7 @@ fn aggregate_with<I: Isa>(
             &mut quality,
         );
     }
-    memory(binary, samples, &placer, options, &mut names, &mut records);
+    memory::<I>(binary, samples, &placer, options, &mut names, &mut records);
     quality.functions = names.functions.len();
     if records.branches.is_empty() && records.samples.is_empty() && records.memory.is_empty() {
         return Err(Error::Empty {
@@ -355,52 +357,63 @@ fn place<I: Isa>(
     quality: &mut Quality,
 ) -> Placed {
     let functions = &binary.functions;
-    // Of a recording, addresses elsewhere mean nothing.
-    let linked = samples
-        .modules()
-        .iter()
-        .all(|module| module.kind == AddressKind::LinkTime);
-    let end = |place: Place| match placer.address(place) {
-        Some(address) => match functions.at(address) {
-            Some(index) => End::In(index as u32, address),
-            None => End::Out(if linked { address } else { 0 }),
-        },
-        None => End::Out(0),
+    let end = |place: Place| {
+        let found = placer.address(place);
+        let found = found.and_then(|address| Some((function_at::<I>(binary, address)?, address)));
+        found.map_or(End::Out, |(index, address)| End::In(index as u32, address))
     };
-    let chunks: Vec<(Placed, Quality)> =
-        postlink_parallel::map_owned(samples.traces().parts(1 << 15), |chunk| {
+    // A record that says of its branch that it is a return says it of all branches from there.
+    let is_somewhere = |place: &Place| placer.address(*place).is_some_and(|address| address != 0);
+    let said: FxHashSet<Place> = samples.traces().returns().filter(is_somewhere).collect();
+    let chunks: Vec<(Placed, Quality)> = postlink_parallel::map_owned(
+        samples.traces().parts(1 << 15),
+        |chunk| {
             let Placed {
                 mut taken,
                 mut runs,
                 mut crossed,
             } = Placed::default();
             let mut seen = Quality::default();
-            let mut recent: Option<(Place, End)> = None;
+            let mut recent: Option<(Place, (End, bool))> = None;
             for (trace, counts) in chunk {
                 let start = end(trace.start);
-                let mut foreign = true;
-                match trace.origin {
+                let arrival = match trace.origin {
                     Origin::Branch(from) | Origin::Return(from) => {
                         // Traces are sorted by where they come from.
-                        let from = match recent {
+                        let (source, returns) = match recent {
                             Some((place, known)) if place == from => known,
-                            _ => recent.insert((from, end(from))).1,
+                            _ => {
+                                let source = end(from);
+                                let returns =
+                                    said.contains(&from) || is_return::<I>(binary, source);
+                                recent.insert((from, (source, returns))).1
+                            }
                         };
-                        if !matches!((from, start), (End::Out(_), End::Out(_))) {
+                        let returned = returns || matches!(trace.origin, Origin::Return(_));
+                        if !returned && (source, start) != (End::Out, End::Out) {
                             // One branch, and many runs after it.
                             match taken.last_mut() {
-                                Some((a, b, sum)) if (*a, *b) == (from, start) => sum.add(counts),
-                                _ => taken.push((from, start, counts)),
+                                Some((a, b, sum)) if (*a, *b) == (source, start) => sum.add(counts),
+                                _ => taken.push((source, start, counts)),
                             }
                         }
-                        if let (End::In(a, address), End::In(b, _)) = (from, start) {
-                            let own = functions.list().get(a as usize);
-                            foreign = a != b || !own.is_some_and(|own| own.contains(address));
+                        let own = |a: u32, address: u64| {
+                            let list = functions.list();
+                            list.get(a as usize)
+                                .is_some_and(|own| own.contains(address))
+                        };
+                        let stays = matches!((source, start), (End::In(a, address), End::In(b, _)) if a == b && own(a, address));
+                        Arrival {
+                            foreign: !stays,
+                            returned,
                         }
                     }
-                    Origin::Unknown => foreign = false,
-                    Origin::External | Origin::ExternalReturn => {}
-                }
+                    Origin::Unknown => Arrival::default(),
+                    Origin::External | Origin::ExternalReturn => Arrival {
+                        foreign: true,
+                        returned: trace.origin == Origin::ExternalReturn,
+                    },
+                };
                 let Some(last) = trace.end else { continue };
                 let last = Place {
                     address: last,
@@ -411,7 +424,7 @@ fn place<I: Isa>(
                     (End::In(a, from), End::In(b, to)) => {
                         if a == b {
                             seen.runs = seen.runs.saturating_add(counts.count);
-                            runs.push((from, to, foreign, counts.count));
+                            runs.push((from, to, arrival, counts.count));
                         } else if !options.only_explained
                             && let Some(parts) = parts_of_run::<I>(binary, start, last_end)
                         {
@@ -422,7 +435,12 @@ fn place<I: Isa>(
                                 };
                                 let from = from.max(f.start);
                                 let end = to.min(f.start + (f.size - 1)); // it has code
-                                runs.push((from, end, foreign && part == a, counts.count));
+                                let start = if part == a {
+                                    arrival
+                                } else {
+                                    Arrival::default()
+                                };
+                                runs.push((from, end, start, counts.count));
                                 if part < b {
                                     crossed.push((part, part + 1, counts.count));
                                 }
@@ -441,7 +459,9 @@ fn place<I: Isa>(
                 crossed,
             };
             (placed, seen)
-        });
+        },
+    );
+    quality.add(&backward(binary, samples, end));
     let mut all = Placed::default();
     for (mut more, seen) in chunks {
         all.taken.append(&mut more.taken);
@@ -470,6 +490,41 @@ fn place<I: Isa>(
     }
 }
 
+/// What runs are that end before they begin: wrong in a function, unless its table is asked, which knows no edges for
+/// them.
+fn backward(
+    binary: &Binary<'_, '_>,
+    samples: &AddressProfile,
+    end: impl Fn(Place) -> End,
+) -> Quality {
+    let mut seen = Quality::default();
+    let list = samples.backward();
+    for &((start, address), count) in list {
+        let last = Place { address, ..start };
+        let sum = match (end(start), end(last)) {
+            (End::In(a, _), End::In(b, _)) => {
+                let function = binary.functions.list().get(a as usize);
+                let tables = binary.translate.as_deref().filter(|_| a == b);
+                let knows = tables
+                    .zip(function)
+                    .is_some_and(|(tables, f)| tables.knows(f.start));
+                if knows {
+                    &mut seen.runs
+                } else {
+                    &mut seen.mismatching
+                }
+            }
+            _ => &mut seen.out_of_range,
+        };
+        *sum = sum.saturating_add(count);
+    }
+    let counted = list.iter().fold(0u64, |sum, run| sum.saturating_add(run.1));
+    // The others begin in one module and end in another.
+    let others = samples.statistics.mismatched.saturating_sub(counted);
+    seen.out_of_range = seen.out_of_range.saturating_add(others);
+    seen
+}
+
 /// Sorts runs and adds up equal ones.
 fn add_runs(runs: &mut Vec<Run>) {
     runs.par_sort_unstable();
@@ -495,9 +550,21 @@ fn fall_throughs<I: Isa>(
     let functions = &binary.functions;
     let index_of = |run: &Run| functions.at(run.0);
     let groups: Vec<&[Run]> = runs.chunk_by(|a, b| index_of(a) == index_of(b)).collect();
-    let crossings = match binary.translate {
-        Some(_) => Vec::new(),
-        None => crossings::<I>(binary, &groups),
+    // Code without a translation table is what it was in the input.
+    let table_of = |function: &Function| {
+        let tables = binary.translate.as_deref();
+        tables.filter(|tables| tables.knows(function.start))
+    };
+    let cut = groups.iter().filter_map(|group| {
+        let index = index_of(group.first()?)?;
+        let function = functions.list().get(index)?;
+        (!function.stub && table_of(function).is_none()).then_some(index)
+    });
+    let cut: Vec<usize> = cut.collect();
+    let crossings = if cut.is_empty() {
+        Vec::new()
+    } else {
+        crossings_of::<I>(binary, cut)
     };
     let references = References::new(binary.elf);
     let parts: Vec<(Vec<Fall>, u64)> = postlink_parallel::map(&groups, |group| {
@@ -514,17 +581,18 @@ fn fall_throughs<I: Isa>(
             *sum = sum.saturating_add(count);
         };
         let mut owner = index;
-        if let Some(translate) = &binary.translate {
-            for &(from, to, _, count) in *group {
-                let known =
-                    translate.fall_throughs(start, from - start, to - start, &mut |a, b| {
-                        add(a, b, count)
-                    });
-                if !known {
-                    wrong = wrong.saturating_add(count);
-                }
+        if function.stub {
+            // It has no blocks, and its runs are as they should be.
+        } else if let Some(tables) = table_of(function) {
+            for &(from, to, arrival, count) in *group {
+                // What a return leads to goes on from the block of the call, the last byte of which is before it. No
+                // call is before a function: perf2bolt leaves such runs out.
+                let Some(from) = (from - start).checked_sub(arrival.returned.into()) else {
+                    continue;
+                };
+                tables.fall_throughs(start, from, to - start, &mut |a, b| add(a, b, count));
             }
-            let parent = translate.parent(start).and_then(|at| functions.at(at));
+            let parent = tables.parent(start).and_then(|at| functions.at(at));
             owner = parent.unwrap_or(index);
         } else {
             let around = Surroundings {
@@ -535,10 +603,13 @@ fn fall_throughs<I: Isa>(
                 references: &references,
             };
             let mut blocks = blocks::blocks::<I>(&around, index);
+            // With kept relocations perf2bolt leaves a function alone that is followed by what is no padding.
+            blocks.explained &=
+                !binary.elf.has_kept_relocs() || padding::is_padded::<I>(binary.elf, function);
             blocks.explained |= !options.only_explained;
-            for &(from, to, foreign, count) in *group {
+            for &(from, to, arrival, count) in *group {
                 let (from, to) = (from - start, to - start);
-                if !blocks.run(from, to, foreign, |a, b| {
+                if !blocks.run(from, to, arrival, |a, b| {
                     add(u64::from(a), u64::from(b), count)
                 }) {
                     wrong = wrong.saturating_add(count);
@@ -559,17 +630,8 @@ fn fall_throughs<I: Isa>(
     falls
 }
 
-/// Addresses inside functions to which other functions jump: mostly between a function and its split-off parts.
-fn crossings<I: Isa>(binary: &Binary<'_, '_>, groups: &[&[Run]]) -> Vec<u64> {
-    let functions = &binary.functions;
-    let wanted = groups
-        .iter()
-        .filter_map(|group| functions.at(group.first()?.0))
-        .collect();
-    crossings_of::<I>(binary, wanted)
-}
-
-/// The same as seen from some functions and all fragments.
+/// Addresses inside functions to which other functions jump, mostly between a function and its split-off parts: as
+/// seen from some functions and all fragments.
 fn crossings_of<I: Isa>(binary: &Binary<'_, '_>, mut wanted: Vec<usize>) -> Vec<u64> {
     let functions = &binary.functions;
     let fragments = functions.list().iter().enumerate();
@@ -603,55 +665,39 @@ fn crossings_of<I: Isa>(binary: &Binary<'_, '_>, mut wanted: Vec<usize>) -> Vec<
 }
 
 /// Turns taken branches to records.
-fn branches<'d, I: Isa>(
+fn branches<'d>(
     binary: &Binary<'_, 'd>,
     taken: &[Taken],
     names: &mut Names<'d>,
     records: &mut Records,
-    quality: &mut Quality,
 ) {
     let functions = &binary.functions;
     let translate = binary.translate.as_deref();
     // Function and offset, translated.
-    let place = |end: End, is_branch: bool| -> Option<(u32, u64, bool)> {
+    let place = |end: End, is_branch: bool| -> Option<(u32, u64)> {
         let End::In(index, address) = end else {
             return None;
         };
         let start = functions.list().get(index as usize)?.start;
         let offset = address - start;
         let Some(translate) = translate else {
-            return Some((index, offset, false));
+            return Some((index, offset));
         };
         let offset = translate.input_offset(start, offset, is_branch);
-        match translate.parent(start).and_then(|at| functions.at(at)) {
-            Some(parent) => Some((parent as u32, offset, true)),
-            None => Some((index, offset, false)),
-        }
+        let parent = translate.parent(start).and_then(|at| functions.at(at));
+        Some((parent.map_or(index, |parent| parent as u32), offset))
     };
-    let mut source: Option<(End, bool)> = None;
     for &(from, to, counts) in taken {
-        // Sorted by source: each is decoded once.
-        let returns = match source {
-            Some((known, returns)) if known == from => returns,
-            _ => source.insert((from, is_return::<I>(binary, from))).1,
-        };
-        if returns {
-            continue;
-        }
         let (a, b) = (place(from, true), place(to, false));
-        if a.is_some_and(|(.., cold)| cold) {
-            quality.cold = quality.cold.saturating_add(counts.count);
-        }
-        let mut location = |found: Option<(u32, u64, bool)>, end: End| match (found, end) {
-            (Some((function, offset, _)), _) => within(names.of(binary, function), offset),
-            (None, End::Out(address)) => Location {
+        let mut location = |found: Option<(u32, u64)>| match found {
+            Some((function, offset)) => within(names.of(binary, function), offset),
+            None => Location {
                 in_symbol: false,
                 name: names.unknown(),
-                offset: address,
+                offset: 0,
             },
-            (None, End::In(..)) => Location::default(),
         };
-        let (from, to) = (location(a, from), location(b, to));
+        let (from, to) = (location(a), location(b));
         records.branches.push(Branch {
             from,
             to,
@@ -659,6 +705,17 @@ fn branches<'d, I: Isa>(
             count: counts.count,
         });
     }
+}
+
+/// The function that an address is in, or in the padding after it. Kept relocations are taken to tell of all code.
+fn function_at<I: Isa>(binary: &Binary<'_, '_>, address: u64) -> Option<usize> {
+    let index = binary.functions.at(address)?;
+    let function = binary.functions.list().get(index)?;
+    let is_in = function.contains(address)
+        || function.stub
+        || binary.elf.has_kept_relocs()
+        || padding::is_padded::<I>(binary.elf, function);
+    is_in.then_some(index)
 }
 
 /// Whether a branch is a return.
@@ -669,7 +726,8 @@ fn is_return<I: Isa>(binary: &Binary<'_, '_>, end: End) -> bool {
     let Some(function) = binary.functions.list().get(index as usize) else {
         return false;
     };
-    let left = function.reach.saturating_sub(address - function.start);
+    // perf2bolt decodes no padding.
+    let left = function.size.saturating_sub(address - function.start);
     binary
         .elf
         .bytes_at(address, left.min(16))
@@ -678,7 +736,7 @@ fn is_return<I: Isa>(binary: &Binary<'_, '_>, end: End) -> bool {
 }
 
 /// Samples of addresses.
-fn basic<'d>(
+fn basic<'d, I: Isa>(
     binary: &Binary<'_, 'd>,
     samples: &AddressProfile,
     placer: &Placer,
@@ -692,7 +750,7 @@ fn basic<'d>(
             continue;
         };
         quality.basic = quality.basic.saturating_add(count);
-        let function = functions.at(address);
+        let function = function_at::<I>(binary, address);
         let function = function.and_then(|at| Some((at, functions.list().get(at)?)));
         let Some((index, function)) = function else {
             quality.basic_outside = quality.basic_outside.saturating_add(count);
@@ -704,7 +762,6 @@ fn basic<'d>(
             offset = translate.input_offset(start, offset, false);
             if let Some(parent) = translate.parent(start).and_then(|at| functions.at(at)) {
                 owner = parent;
-                quality.cold = quality.cold.saturating_add(count);
             }
         }
         records.samples.push(BasicSample {
@@ -715,7 +772,7 @@ fn basic<'d>(
 }
 
 /// Memory accesses.
-fn memory<'d>(
+fn memory<'d, I: Isa>(
     binary: &Binary<'_, 'd>,
     samples: &AddressProfile,
     placer: &Placer,
@@ -727,16 +784,20 @@ fn memory<'d>(
     for &((at, target), count) in samples.memory() {
         let Some((address, index)) = placer
             .address(at)
-            .and_then(|address| Some((address, functions.at(address)?)))
+            .and_then(|address| Some((address, function_at::<I>(binary, address)?)))
         else {
             continue;
         };
         let Some(function) = functions.list().get(index) else {
             continue;
         };
-        let object = placer
-            .address(target)
-            .and_then(|address| Some((address, functions.object_at(address)?)));
+        // What has no contents in the file is mapped without it. Of a program that is not moved its address says what
+        // it is.
+        let known = placer.address(target).or_else(|| {
+            let is_itself = target.is_outside() && binary.is_fixed();
+            is_itself.then_some(target.address)
+        });
+        let object = known.and_then(|address| Some((address, functions.object_at(address)?)));
         let to = match object {
             Some((address, object)) => {
                 let Some((start, name)) = functions.object(object) else {
@@ -751,7 +812,7 @@ fn memory<'d>(
             None if options.all_memory => Location {
                 in_symbol: false,
                 name: names.unknown(),
-                offset: target.address,
+                offset: known.unwrap_or(target.address),
             },
             None => continue,
         };

@@ -1,6 +1,6 @@
 //! How good samples are: what of them could be attributed, and why the rest could not.
 
-use postlink_profile::address::{AddressProfile, Statistics};
+use postlink_profile::address::{AddressProfile, Seen, Statistics};
 
 use crate::binary::Placer;
 
@@ -9,20 +9,19 @@ use crate::binary::Placer;
 pub struct Quality {
     /// What the readers saw.
     pub read: Statistics,
-    /// Samples of processes that had the binary mapped; all if that is not known.
-    pub of_binary: u64,
+    /// What was seen of processes that had the binary mapped; everything if that is not known.
+    pub of_binary: Seen,
     /// Distinct records of the input.
     pub records: usize,
     /// Runs between two branches that stay in one function.
     pub runs: u64,
-    /// Runs that begin in one function and end in another.
+    /// Runs that begin in one function and end in another, or end in theirs before they begin.
     pub mismatching: u64,
     /// Runs that cross a boundary over which control cannot go, or are in functions that are not understood.
     pub impossible: u64,
-    /// Runs that begin or end outside of all functions.
+    /// Runs that begin or end outside of all functions, as far as both ends are in one file; see
+    /// [`Quality::outside`].
     pub out_of_range: u64,
-    /// Branches that leave a cold part of a function that was split before.
-    pub cold: u64,
     /// Samples of addresses.
     pub basic: u64,
     /// Of these, outside of all functions.
@@ -36,17 +35,23 @@ impl Quality {
     pub fn new(samples: &AddressProfile, placer: &Placer) -> Quality {
         let modules = samples.modules().iter().enumerate();
         let ours = modules.filter(|(index, _)| placer.is_binary(*index));
-        let of_binary = ours
-            .filter_map(|(_, module)| samples.mapped.get(module))
-            .fold(0u64, |sum, more| sum.saturating_add(*more));
-        let all = samples.statistics.samples;
+        let mut of_binary = Seen::default();
+        for seen in ours.filter_map(|(_, module)| samples.mapped.get(module)) {
+            of_binary.add(*seen);
+        }
+        let read = samples.statistics;
+        let all = Seen {
+            samples: read.samples,
+            with_branches: read.with_branches,
+            entries: read.entries,
+            pairs: read.pairs,
+        };
+        // A process may have had the binary mapped under two names.
+        let unknown = samples.mapped.is_empty() || of_binary.samples > all.samples;
+        let of_binary = if unknown { all } else { of_binary };
         Quality {
-            read: samples.statistics,
-            of_binary: if samples.mapped.is_empty() {
-                all
-            } else {
-                of_binary.min(all)
-            },
+            read,
+            of_binary,
             records: samples.traces().len() + samples.samples().len(),
             ..Quality::default()
         }
@@ -60,16 +65,31 @@ impl Quality {
 
     /// Samples of processes that did not have the binary mapped.
     pub fn ignored(&self) -> u64 {
-        self.read.samples.saturating_sub(self.of_binary)
+        self.read.samples.saturating_sub(self.of_binary.samples)
+    }
+
+    /// Runs that cannot have been: they cross boundaries over which control does not go, leave their function, or end
+    /// before they begin.
+    pub fn wrong(&self) -> u64 {
+        self.mismatching.saturating_add(self.impossible)
+    }
+
+    /// Runs that begin or end outside of all functions; of a recording, of the processes that had the binary mapped.
+    pub fn outside(&self) -> u64 {
+        self.all_runs().saturating_sub(self.inside())
+    }
+
+    fn inside(&self) -> u64 {
+        self.runs.saturating_add(self.mismatching)
     }
 
     /// All runs.
     pub fn all_runs(&self) -> u64 {
-        let known = self
-            .runs
-            .saturating_add(self.mismatching)
-            .saturating_add(self.out_of_range);
-        known.max(self.read.pairs)
+        match self.of_binary.pairs {
+            0 => self.inside().saturating_add(self.out_of_range),
+            // Those of weighted recordings are more.
+            pairs => pairs.max(self.inside()),
+        }
     }
 
     /// Share of runs, in percent.

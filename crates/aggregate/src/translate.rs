@@ -24,15 +24,12 @@ pub trait Translate: Debug + Send + Sync {
     /// runs; then the answer is exact.
     fn input_offset(&self, function: u64, offset: u64, is_branch: bool) -> u64;
 
+    /// Whether there is a table for a function or part. Code without one is what it was in the input.
+    fn knows(&self, function: u64) -> bool;
+
     /// Calls `each` with the fall-throughs of a run: from and to, as offsets in the input function; `from`
-    /// and `to` are offsets in the function or part that ran. False if there is no table for it.
-    fn fall_throughs(
-        &self,
-        function: u64,
-        from: u64,
-        to: u64,
-        each: &mut dyn FnMut(u64, u64),
-    ) -> bool;
+    /// and `to` are offsets in the function or part that ran. There are none without a table for it.
+    fn fall_throughs(&self, function: u64, from: u64, to: u64, each: &mut dyn FnMut(u64, u64));
 
     /// The block that an offset in a function or part belongs to: its offset in the input function. `None` if
     /// there is no table for it.

@@ -43,12 +43,17 @@ struct Built {
 }
 
 fn build() -> Built {
+    build_of(SOURCE, &[])
+}
+
+fn build_of(text: &str, flags: &[&str]) -> Built {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, path) = (dir.path().join("a.s"), dir.path().join("app"));
-    std::fs::write(&source, SOURCE).expect("the directory is ours");
+    std::fs::write(&source, text).expect("the directory is ours");
     let status = Command::new("gcc")
         .args(["-nostdlib", "-static", "-Wl,--build-id=0x1234", "-o"])
         .args([&path, &source])
+        .args(flags)
         .status();
     assert!(status.expect("gcc is needed for this test").success());
     let bytes = std::fs::read(&path).expect("gcc has just made it");
@@ -68,6 +73,10 @@ fn start(binary: &Binary<'_, '_>, name: &str) -> u64 {
 
 /// The fdata text of pre-aggregated samples with `f` and `g` for the functions' starts: `B f+5 g 4 1`.
 fn aggregated(binary: &Binary<'_, '_>, samples: &str) -> String {
+    aggregated_with(binary, samples, Options::default())
+}
+
+fn aggregated_with(binary: &Binary<'_, '_>, samples: &str, options: Options) -> String {
     let (f, g) = (start(binary, "f"), start(binary, "g/1"));
     let word = |word: &str| -> String {
         let (base, rest) = match word.split_once('+') {
@@ -87,7 +96,7 @@ fn aggregated(binary: &Binary<'_, '_>, samples: &str) -> String {
     let text = text.join("\n") + "\n";
     let samples =
         preaggregated::read_bytes(Path::new("samples"), text.as_bytes()).expect("well-formed");
-    let done = aggregate(binary, &samples, Options::default()).expect("there are samples");
+    let done = aggregate(binary, &samples, options).expect("there are samples");
     let mut out = Vec::new();
     fdata::write_to(&mut out, &done.profile).expect("memory can be written to");
     String::from_utf8(out).expect("names are ASCII")
@@ -120,6 +129,128 @@ fn a_run_that_begins_behind_a_call_takes_the_call_along_if_it_comes_from_elsewhe
         aggregated(&binary, "F @f+a @f+a 3\nB 0 @g 1 0"),
         "0 [unknown] 0 1 g/1 0 0 1\n"
     );
+}
+
+/// perf2bolt 22 counts no branches of records that say they are returns, whatever their source is, nor any other branch
+/// from there. 19 knew no such records.
+#[test]
+fn branches_from_where_a_record_says_a_return_is_are_returns() {
+    let built = build();
+    let elf = Elf::parse(&built.bytes).expect("gcc makes good files");
+    let binary = Binary::new(&built.path, &elf).expect("it has functions");
+    let after = "1 f 5 1 f a 0 ";
+    assert_eq!(
+        aggregated(&binary, "R @f+3 @f+a @f+a 3\nB @f+3 @f+a 2 0\nB 0 @g 1 0"),
+        "0 [unknown] 0 1 g/1 0 0 1\n"
+    );
+    // Returns from outside go on from the call before. Another branch from address 0 is none of them.
+    for text in ["R 0 @f+a @f+a 3", "R X:77 @f+a @f+a 3", "r @f+a @f+a 3"] {
+        assert_eq!(
+            aggregated(&binary, &format!("{text}\nB 0 @g 1 0\nB X:0 @f 2 0")),
+            format!("{after}3\n0 [unknown] 0 1 f 0 0 2\n0 [unknown] 0 1 g/1 0 0 1\n"),
+            "{text}"
+        );
+    }
+}
+
+/// Where a place is that is in no function is not told: perf2bolt 19 wrote its address, 22 adds all of them up.
+#[test]
+fn places_outside_of_all_functions_are_one_place() {
+    let built = build();
+    let elf = Elf::parse(&built.bytes).expect("gcc makes good files");
+    let binary = Binary::new(&built.path, &elf).expect("it has functions");
+    assert_eq!(
+        aggregated(
+            &binary,
+            "B 12345678 @f 1 0\nB 12345688 @f 2 1\nB X:0 @f 4 0\nB @f+5 99999999 3 0"
+        ),
+        "1 f 5 0 [unknown] 0 0 3\n0 [unknown] 0 1 f 0 1 7\n"
+    );
+}
+
+/// An optimiser moves functions and leaves code without a name, which perf2bolt 22 takes for nobody's.
+#[test]
+fn code_without_a_name_belongs_to_no_function() {
+    let source = "
+        .text
+        .globl f, _start
+        .type f, @function
+    f:  cmpl $1, %edi
+        jne 1f
+        nop
+    1:  ret
+        .size f, .-f
+        xorl %eax, %eax
+        ret
+        .p2align 4
+        .type g, @function
+    g:  ret
+        .size g, .-g
+        .p2align 4
+        .type _start, @function
+    _start: call f
+        ret
+        .size _start, .-_start
+    ";
+    // The first is behind `f`, the other in the padding behind `g`.
+    let text = "B @f+8 @g 3 0\nB @g+2 @f 2 0\nF @f @f+6 7";
+    let of = |flags: &[&str], options| {
+        let built = build_of(source, flags);
+        let elf = Elf::parse(&built.bytes).expect("gcc makes good files");
+        let binary = Binary::new(&built.path, &elf).expect("it has functions");
+        aggregated_with(&binary, text, options)
+    };
+    let only_explained = Options {
+        only_explained: true,
+        ..Options::default()
+    };
+    let runs = "1 f 3 1 f 5 0 7\n1 f 5 1 f 6 0 7\n";
+    let branches = "1 g/1 2 1 f 0 0 2\n0 [unknown] 0 1 g/1 0 0 3\n";
+    assert_eq!(of(&[], Options::default()), format!("{runs}{branches}"));
+    assert_eq!(of(&[], only_explained), format!("{runs}{branches}"));
+    // With kept relocations perf2bolt leaves such a function alone, and knows no blocks of it.
+    let kept = ["-Wl,--emit-relocs"];
+    let branches = "1 f 8 1 g/1 0 0 3\n1 g/1 2 1 f 0 0 2\n";
+    assert_eq!(of(&kept, Options::default()), format!("{runs}{branches}"));
+    assert_eq!(of(&kept, only_explained), branches);
+}
+
+/// What is not in the file is mapped without it: perf tells of no file at such an address.
+#[test]
+fn loads_from_memory_without_contents_are_of_its_object_in_a_program_at_a_fixed_address() {
+    let source = format!(
+        "{SOURCE}
+        .bss
+        .skip 0x3000
+        .globl counter
+        .type counter, @object
+        .size counter, 8
+    counter: .skip 8
+    "
+    );
+    let built = build_of(&source, &[]);
+    let elf = Elf::parse(&built.bytes).expect("gcc makes good files");
+    let binary = Binary::new(&built.path, &elf).expect("it has functions");
+    let f = start(&binary, "f");
+    let offset = elf.offset_of(f).expect("code is in the file");
+    let symbols = elf.symbols(postlink_elf::elf::SymbolTable::Static);
+    let counter = symbols.iter().find(|symbol| symbol.name == b"counter");
+    let counter = counter.expect("it is there").value;
+    let mut text = format!(
+        "app 7/7 1.0: PERF_RECORD_MMAP2 7/7: [{:#x}(0x1000) @ {:#x} <1234>]: r-xp /elsewhere/app\n",
+        f & !0xfff,
+        offset & !0xfff
+    );
+    for event in ["mem-loads,ldlat=30", "mem-stores"] {
+        text += &format!(" 7 cpu/{event}/P: {:>18x} {f:>18x}\n", counter + 4);
+    }
+    let samples = perf_script::read_bytes(Path::new("x"), text.as_bytes(), &Default::default());
+    let samples = samples.expect("well-formed");
+    let done = aggregate(&binary, &samples, Options::default()).expect("there are samples");
+    let mut out = Vec::new();
+    fdata::write_to(&mut out, &done.profile).expect("memory can be written to");
+    let out = String::from_utf8(out).expect("names are ASCII");
+    assert!(out.contains("4 f 0 4 counter 4 1\n"), "{out}");
 }
 
 #[test]

@@ -12,8 +12,16 @@ use postlink_aggregate::blocks::{Blocks, References, Surroundings, blocks};
 use postlink_elf::elf::Elf;
 use postlink_isa::x86_64::X86_64;
 
-/// Links a function `f` with another, `g`, and shows the blocks of `f`.
+/// Links a function `f` with another, `g`, and compares how the blocks of `f` are shown.
 fn check(f: &str, more: &str, flags: &[&str], expected: &Expect) {
+    expected.assert_eq(&blocks_of(f, more, flags));
+}
+
+fn check_text(f: &str, more: &str, flags: &[&str], expected: &str) {
+    assert_eq!(blocks_of(f, more, flags), expected, "{flags:?}");
+}
+
+fn blocks_of(f: &str, more: &str, flags: &[&str]) -> String {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (source, path) = (dir.path().join("a.s"), dir.path().join("app"));
     let text = format!(
@@ -44,10 +52,7 @@ fn check(f: &str, more: &str, flags: &[&str], expected: &Expect) {
         names.any(|name| name.text().starts_with(b"f/") || *name.text() == *b"f")
     };
     let index = (0..binary.functions.list().len()).find(named);
-    expected.assert_eq(&shown(&blocks::<X86_64>(
-        &around,
-        index.expect("f is there"),
-    )));
+    shown(&blocks::<X86_64>(&around, index.expect("f is there")))
 }
 
 fn shown(blocks: &Blocks) -> String {
@@ -165,7 +170,7 @@ fn a_table_ends_where_the_next_begins() {
 }
 
 #[test]
-fn a_jump_that_nothing_explains_makes_the_traces_of_its_function_unbelieved() {
+fn a_jump_that_nothing_explains_goes_nowhere_and_the_rest_of_its_function_is_believed() {
     check(
         "test %edi, %edi\nje 1f\njmp *%rsi\n1: ret",
         "",
@@ -174,7 +179,7 @@ fn a_jump_that_nothing_explains_makes_the_traces_of_its_function_unbelieved() {
             0: 0..=2, entry, goes on -> [2, 1]
             1: 4..=4 -> []
             2: 6..=6 -> []
-            not explained, transfers [4]
+            explained, transfers [4]
         "#]],
     );
 }
@@ -219,7 +224,76 @@ fn a_place_whose_address_the_code_forms_is_an_entry() {
         &expect![[r#"
         0: 0..=7, entry, goes on -> [1]
         1: 8..=8, entry -> []
-        not explained, transfers []
+        explained, transfers []
     "#]],
     );
+}
+
+#[test]
+fn a_block_begins_where_data_refers_to() {
+    let data = ".data\n.quad 1b";
+    let f = "nop\nnop\n1: nop\nret";
+    let cut = expect![[r#"
+        0: 0..=1, entry, goes on -> [1]
+        1: 2..=3 -> []
+        explained, transfers []
+    "#]];
+    check(f, data, &["-Wl,--emit-relocs"], &cut);
+    // The loader's relocations tell of it too.
+    check(f, data, &["-static-pie"], &cut);
+    // At a fixed address without kept relocations it is a number among others.
+    check(
+        f,
+        data,
+        &[],
+        &expect![[r#"
+            0: 0..=3, entry -> []
+            explained, transfers []
+        "#]],
+    );
+}
+
+#[test]
+fn a_lock_prefix_is_an_instruction_of_its_own() {
+    check(
+        "je 1f\nlock\n1: incl (%rdi)\nret",
+        "",
+        &[],
+        &expect![[r#"
+            0: 0..=0, entry, goes on -> [2, 1]
+            1: 2..=2, goes on -> [2]
+            2: 3..=5 -> []
+            explained, transfers []
+        "#]],
+    );
+}
+
+#[test]
+fn a_table_goes_on_behind_an_entry_that_leads_to_a_part_of_the_function() {
+    check(
+        "lea table(%rip), %rdx\nmovslq (%rdx,%rdi,4), %rax\nadd %rdx, %rax\njmp *%rax\n\
+         1: nop\n2: ret",
+        ".type f.cold, @function\nf.cold: ud2\n.size f.cold, .-f.cold\n\
+         .section .rodata\n.p2align 2\ntable: .long 1b-table, f.cold-table, 2b-table, g-table, 1b-table",
+        &["-Wl,--emit-relocs"],
+        &expect![[r#"
+            0: 0..=e, entry, goes on, dispatches -> [1, 2]
+            1: 10..=10, goes on -> [2]
+            2: 11..=11 -> []
+            explained, transfers [e]
+        "#]],
+    );
+}
+
+#[test]
+fn a_function_with_a_part_elsewhere_is_unbelieved_unless_relocations_are_kept() {
+    let f = "test %edi, %edi\nje 1f\nnop\n1: ret";
+    let part = ".type f.cold, @function\nf.cold: ud2\n.size f.cold, .-f.cold";
+    let blocks = |known: &str| {
+        format!(
+            "0: 0..=2, entry, goes on -> [2, 1]\n1: 4..=4, goes on -> [2]\n2: 5..=5 -> []\n{known}explained, transfers []\n"
+        )
+    };
+    check_text(f, part, &[], &blocks("not "));
+    check_text(f, part, &["-Wl,--emit-relocs"], &blocks(""));
 }

@@ -1,4 +1,4 @@
-//! Profiles beside LLVM 19's own tools: the same text as perf2bolt from the same samples, and files that
+//! Profiles beside LLVM 22's own tools: the same text as perf2bolt from the same samples, and files that
 //! llvm-bolt optimises from.
 //!
 //! Samples are made up: branches and runs between random instructions of a program, sensible or not, so that
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn tool(name: &str) -> Option<PathBuf> {
-    let path = Path::new("/usr/lib/llvm-19/bin").join(name);
+    let path = Path::new("/usr/lib/llvm-22/bin").join(name);
     let there = path.exists();
     if !there {
-        eprintln!("SKIPPED: {name} is not installed (Debian package bolt-19)");
+        eprintln!("SKIPPED: {name} is not installed (Debian package bolt-22)");
     }
     there.then_some(path)
 }
 
 /// Loops, a jump table, static functions of one name, recursion, tail calls, exceptions with landing pads and
-/// cold parts.
+/// cold parts; jumps through pointers and to labels, functions with other entries, pointers into code.
 const PROGRAM: &str = r#"
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +43,41 @@ __attribute__((noinline)) int work(Base *b, int n) {
     for (int i = 0; i < n; i++) { for (int j = 0; j < i % 4; j++) s += classify(i + j); s += b->f(i); if (s > 1000000) s -= fib(i % 10); }
     return s;
 }
-int main(int argc, char **) { Derived d; Base b; printf("%d\n", work(argc > 1 ? &d : &b, 1000 * argc)); return 0; }
+__attribute__((noinline)) int through(int (*f)(int), int x) { if (x > 3) return f(x); return x + 1; }
+__attribute__((noinline)) int labels(int x) {
+    static void *const to[] = {&&a, &&b, &&c};
+    int n = 0;
+    goto *to[x % 3];
+a: n++;
+b: n += 2; if (n < 10) goto *to[n % 3];
+c: return n;
+}
+asm(R"(
+    .text
+    .type entered, @function
+entered: push %rbx
+    cmp $3, %edi
+    jle 2f
+    add $2, %edi
+    call fib_of_one
+    .type inner, @function
+inner: add $3, %edi
+1:  add $5, %edi
+2:  mov %edi, %eax
+    pop %rbx
+    ret
+    .size entered, .-entered
+    .type fib_of_one, @function
+fib_of_one: mov $1, %eax
+    ret
+    .size fib_of_one, .-fib_of_one
+    .section .data.rel.ro, "aw"
+    .quad 1b
+    .text
+)");
+int main(int argc, char **) {
+    Derived d; Base b; printf("%d\n", work(argc > 1 ? &d : &b, 1000 * argc) + through(hash, argc) + labels(argc)); return 0;
+}
 "#;
 const OTHER: &str = r#"
 static int hash(int x) { return x * 17 + 3; }
@@ -53,8 +87,9 @@ int exported(int *a, int n) { return n > 100 ? helper(a, 100) : helper(a, n); }
 
 struct Built {
     dir: tempfile::TempDir,
-    /// Addresses of instructions.
+    /// Addresses of instructions, and of those that return.
     code: Vec<u64>,
+    returns: Vec<u64>,
 }
 
 impl Built {
@@ -81,21 +116,25 @@ impl Built {
             .arg(&program)
             .output()
             .expect("objdump is needed for this test");
-        let code = String::from_utf8_lossy(&listing.stdout)
-            .lines()
-            .filter_map(|line| {
-                let (address, _) = line.trim_start().split_once(":\t")?;
-                u64::from_str_radix(address, 16).ok()
-            })
-            .collect();
-        Built { dir, code }
+        let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
+        let insns = listing.lines().filter_map(|line| {
+            let (address, insn) = line.trim_start().split_once(":\t")?;
+            Some((u64::from_str_radix(address, 16).ok()?, insn))
+        });
+        let insns: Vec<(u64, &str)> = insns.collect();
+        let returns = insns.iter().filter(|(_, insn)| insn.starts_with("ret"));
+        Built {
+            dir,
+            returns: returns.map(|insn| insn.0).collect(),
+            code: insns.iter().map(|insn| insn.0).collect(),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Branches and runs between instructions, pre-aggregated.
+    /// Branches and runs between instructions, pre-aggregated, in all records that perf2bolt knows.
     fn samples(&self, seed: u64) -> PathBuf {
         let mut state = seed | 1;
         let mut below = |limit: usize| {
@@ -113,12 +152,28 @@ impl Built {
             };
             let (from, to) = (self.code[at], self.code[to]);
             let count = 1 + below(100);
+            let (start, end) = (from.min(to), from.max(to));
             let _ = match below(6) {
                 0 => writeln!(text, "B {from:x} {to:x} {count} {}", below(count)),
                 1 if below(4) == 0 => writeln!(text, "B 0 {to:x} {count} 0"),
                 1 => writeln!(text, "B {from:x} {to:x} {count} 0"),
-                2 => writeln!(text, "f {:x} {:x} {count}", from.min(to), from.max(to)),
-                _ => writeln!(text, "F {:x} {:x} {count}", from.min(to), from.max(to)),
+                2 => writeln!(text, "f {start:x} {end:x} {count}"),
+                3 => {
+                    let source = self.code[below(self.code.len())];
+                    match below(8) {
+                        0 => writeln!(text, "R {source:x} {start:x} {end:x} {count}"),
+                        1 => writeln!(text, "R 0 {start:x} {end:x} {count}"),
+                        2 => writeln!(text, "r {start:x} {end:x} {count}"),
+                        3 => writeln!(text, "T 7fff00001234 {start:x} {end:x} {count}"),
+                        4 => writeln!(text, "T {source:x} 7fff00001234 7fff00001238 {count}"),
+                        _ => writeln!(text, "T {source:x} {start:x} {end:x} {count}"),
+                    }
+                }
+                4 => {
+                    let source = self.returns[below(self.returns.len())];
+                    writeln!(text, "T {source:x} {start:x} {end:x} {count}")
+                }
+                _ => writeln!(text, "F {start:x} {end:x} {count}"),
             };
         }
         let path = self.path("samples.preagg");
@@ -198,7 +253,7 @@ fn same_as_perf2bolt(compiler: &str, flags: &[&str]) {
         let quality = |output: &Output| -> Vec<String> {
             String::from_utf8_lossy(&output.stdout)
                 .lines()
-                .filter(|line| line.contains("traces"))
+                .filter(|line| line.contains("traces") || line.contains("brstack"))
                 .map(str::to_owned)
                 .collect()
         };

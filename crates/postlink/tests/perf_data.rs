@@ -131,7 +131,7 @@ fn lines(path: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn recordings_of_branch_stacks_become_the_text_that_perf2bolt_writes() {
-    let perf2bolt = "/usr/lib/llvm-19/bin/perf2bolt";
+    let perf2bolt = "/usr/lib/llvm-22/bin/perf2bolt";
     if !is_installed("perf") || !is_installed(perf2bolt) {
         return;
     }

@@ -19,11 +19,11 @@ impl Folder {
 
     /// A tool of LLVM's; says so and gives none if it is not there.
     fn llvm(&self, name: &str) -> Option<PathBuf> {
-        let path = Path::new("/usr/lib/llvm-19/bin").join(name);
+        let path = Path::new("/usr/lib/llvm-22/bin").join(name);
         if path.exists() {
             return Some(path);
         }
-        eprintln!("SKIPPED: {} is not there (package bolt-19)", path.display());
+        eprintln!("SKIPPED: {} is not there (package bolt-22)", path.display());
         None
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo run --release -p postlink-profile --example aggregate -- perf.data /usr/bin/prog 0x400000 > prog.preagg
-//! perf2bolt-19 -pa -p prog.preagg -o prog.fdata /usr/bin/prog
+//! perf2bolt-22 -pa -p prog.preagg -o prog.fdata /usr/bin/prog
 //! ```
 //!
 //! The last argument is what to add to an offset in the file to get the address it is linked at: of the

@@ -139,6 +139,8 @@ pub struct Statistics {
     pub outside: u64,
     /// Entries that were left out: of a path that the processor began and gave up.
     pub wrong_path: u64,
+    /// Records of pre-aggregated text.
+    pub records: u64,
     /// Records that perf says it lost, or that a full buffer of trace data cut off.
     pub lost: u64,
     /// Bytes of trace data that are no packets, and the offset of the first of them in the file.
@@ -157,6 +159,7 @@ impl Statistics {
             (&mut self.mismatched, other.mismatched),
             (&mut self.outside, other.outside),
             (&mut self.wrong_path, other.wrong_path),
+            (&mut self.records, other.records),
             (&mut self.lost, other.lost),
         ];
         for (mine, theirs) in pairs {
@@ -169,6 +172,29 @@ impl Statistics {
     }
 }
 
+/// What was seen of some processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Samples.
+    pub samples: u64,
+    /// Of these, with a branch stack.
+    pub with_branches: u64,
+    /// Entries of the stacks, without those from or to the kernel.
+    pub entries: u64,
+    /// Pairs of neighbouring entries.
+    pub pairs: u64,
+}
+
+impl Seen {
+    /// Adds, saturating.
+    pub fn add(&mut self, other: Seen) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.with_branches = self.with_branches.saturating_add(other.with_branches);
+        self.entries = self.entries.saturating_add(other.entries);
+        self.pairs = self.pairs.saturating_add(other.pairs);
+    }
+}
+
 /// A profile by addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressProfile {
@@ -176,13 +202,14 @@ pub struct AddressProfile {
     pub events: BTreeSet<Vec<u8>>,
     /// What the reader saw; added up by merging.
     pub statistics: Statistics,
-    /// Samples of processes that had a file mapped, by file; added up by merging. Empty if the recording does
+    /// What was seen of processes that had a file mapped, by file; added up by merging. Empty if the recording does
     /// not tell of mappings.
-    pub mapped: BTreeMap<Module, u64>,
+    pub mapped: BTreeMap<Module, Seen>,
     modules: Vec<Module>,
     traces: Traces,
     samples: Vec<(Place, u64)>,
     memory: Vec<((Place, Place), u64)>,
+    backward: Vec<((Place, u64), u64)>,
 }
 
 impl AddressProfile {
@@ -210,6 +237,12 @@ impl AddressProfile {
     /// with its run-time value.
     pub fn memory(&self) -> &[((Place, Place), u64)] {
         &self.memory
+    }
+
+    /// Runs that end before they begin: where they begin, the branch at their end in the same module, how often.
+    /// Stacks were damaged, or a mapping changed; for reports.
+    pub fn backward(&self) -> &[((Place, u64), u64)] {
+        &self.backward
     }
 
     /// Whether nothing was recorded.
@@ -248,6 +281,14 @@ impl AddressProfile {
         summed(runs.collect())
     }
 
+    /// The same without branches and runs.
+    pub fn without_traces(self) -> AddressProfile {
+        AddressProfile {
+            traces: Traces::default(),
+            ..self
+        }
+    }
+
     /// Multiplies all counts.
     pub fn scale(&mut self, weight: u64) {
         self.traces.scale(weight);
@@ -256,6 +297,7 @@ impl AddressProfile {
             .iter_mut()
             .map(|(_, count)| count)
             .chain(self.memory.iter_mut().map(|(_, count)| count))
+            .chain(self.backward.iter_mut().map(|(_, count)| count))
         {
             *count = count.saturating_mul(weight);
         }
@@ -273,9 +315,8 @@ impl AddressProfile {
         }
         self.events.append(&mut other.events);
         self.statistics.add(&other.statistics);
-        for (module, samples) in other.mapped {
-            let sum = self.mapped.entry(module).or_default();
-            *sum = sum.saturating_add(samples);
+        for (module, seen) in other.mapped {
+            self.mapped.entry(module).or_default().add(seen);
         }
         AddressProfile {
             events: self.events,
@@ -292,6 +333,12 @@ impl AddressProfile {
             memory: merge_sorted(
                 self.memory,
                 other.memory,
+                |item| item.0,
+                |kept, next| kept.1 = kept.1.saturating_add(next.1),
+            ),
+            backward: merge_sorted(
+                self.backward,
+                other.backward,
                 |item| item.0,
                 |kept, next| kept.1 = kept.1.saturating_add(next.1),
             ),
@@ -347,6 +394,20 @@ impl AddressProfile {
                 out.access(at, target, count);
             }
         }
+        for &((start, end), count) in &self.backward {
+            let last = translate(Place {
+                address: end,
+                ..start
+            });
+            if let (Some(first), Some(last)) = (translate(start), last) {
+                let module = ModuleId(0);
+                let start = Place {
+                    module,
+                    address: first,
+                };
+                out.backward(start, last, count);
+            }
+        }
         out.finish(&[Module::default()])
     }
 
@@ -364,6 +425,9 @@ impl AddressProfile {
         for ((at, address), _) in &mut self.memory {
             new(at);
             new(address);
+        }
+        for ((start, _), _) in &mut self.backward {
+            new(start);
         }
     }
 }
@@ -397,11 +461,12 @@ pub struct Collector {
     pub events: BTreeSet<Vec<u8>>,
     /// What was seen.
     pub statistics: Statistics,
-    /// Samples by process.
-    pub processes: FxHashMap<Option<i32>, u64>,
+    /// What was seen of each process.
+    pub processes: FxHashMap<Option<i32>, Seen>,
     traces: Tally,
     samples: FxHashMap<Place, u64>,
     memory: FxHashMap<(Place, Place), u64>,
+    backward: FxHashMap<(Place, u64), u64>,
 }
 
 impl Collector {
@@ -452,6 +517,12 @@ impl Collector {
         *sum = sum.saturating_add(count);
     }
 
+    /// Adds runs that end before they begin, in the module of `start`.
+    pub fn backward(&mut self, start: Place, end: u64, count: u64) {
+        let sum = self.backward.entry((start, end)).or_default();
+        *sum = sum.saturating_add(count);
+    }
+
     /// Adds what another one (with the same module numbers) collected.
     pub fn absorb(&mut self, mut other: Collector) {
         self.traces.absorb(other.traces);
@@ -461,10 +532,13 @@ impl Collector {
         for ((at, address), count) in other.memory {
             self.access(at, address, count);
         }
+        for ((start, end), count) in other.backward {
+            self.backward(start, end, count);
+        }
         self.events.append(&mut other.events);
         self.statistics.add(&other.statistics);
-        for (process, samples) in other.processes {
-            *self.processes.entry(process).or_default() += samples;
+        for (process, seen) in other.processes {
+            self.processes.entry(process).or_default().add(seen);
         }
     }
 
@@ -483,6 +557,7 @@ impl Collector {
             see(at);
             see(address);
         });
+        self.backward.keys().for_each(|&(start, _)| see(start));
         let mut sorted: Vec<Module> = modules
             .iter()
             .zip(&used)
@@ -499,6 +574,7 @@ impl Collector {
             traces: Traces::default(),
             samples: self.samples.into_iter().collect(),
             memory: self.memory.into_iter().collect(),
+            backward: self.backward.into_iter().collect(),
         };
         let ids = numbers(modules, &sorted);
         profile.renumber(&ids);
@@ -514,6 +590,13 @@ impl Collector {
         });
         profile.memory.par_sort_unstable_by_key(|item| item.0);
         profile.memory.dedup_by(|next, kept| {
+            next.0 == kept.0 && {
+                sum(&mut kept.1, next.1);
+                true
+            }
+        });
+        profile.backward.par_sort_unstable_by_key(|item| item.0);
+        profile.backward.dedup_by(|next, kept| {
             next.0 == kept.0 && {
                 sum(&mut kept.1, next.1);
                 true

@@ -101,7 +101,14 @@ pub fn read_addresses(
     match format {
         Format::PerfData => perf_data::read(path, options),
         Format::PerfScript => perf_script::read(path, options),
-        Format::PreAggregated => preaggregated::read(path),
+        Format::PreAggregated => {
+            let profile = preaggregated::read(path)?;
+            Ok(if options.basic {
+                profile.without_traces()
+            } else {
+                profile
+            })
+        }
         Format::Pprof => protobuf::pprof::read(path, options),
         Format::Otlp => protobuf::otlp::read(path, options),
         Format::Simpleperf => protobuf::simpleperf::read(path, options),

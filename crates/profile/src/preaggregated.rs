@@ -9,13 +9,16 @@
 //! | `f` | start end count | 19 | the same; the first branch came from outside |
 //! | `E` | name | 20 | the sampled event |
 //! | `S` | address count | 20 | basic sample |
-//! | `T` | from start end count, then mispredictions if known | 20 | branch and the run after it |
+//! | `T` | from start end count | 20 | branch and the run after it |
 //! | `R` | as `T` | 21 | the same; the branch is a return |
 //! | `r` | start end count | 21 | `f` after a return from outside |
 //!
 //! An address is hexadecimal without prefix: of the binary as linked. `BUILDID:ADDRESS` is in another module,
 //! `X:ADDRESS` is outside of all. In `T` and `R` an address of all ones says that the part is not there: no
 //! run, or as the branch no known one (…ffff), one from outside (…fffe), a return from outside (…fffd).
+//!
+//! Here `T` and `R` may tell of mispredictions after the count, which BOLT 22 takes for an error: those that a `T` or
+//! `R` has are written as a `B` of no count.
 //!
 //! BOLT ignores build-ids and takes every address for one of the binary at hand. Here they are kept, as
 //! [`Module::build_id`]; the caller decides which modules are his.
@@ -75,6 +78,7 @@ fn parse_piece(text: &[u8]) -> Result<AddressProfile, Bad> {
         if line.is_empty() {
             continue;
         }
+        out.statistics.records += 1;
         parser.line(line, &mut out).map_err(|what| {
             let hint = if line.ends_with(b"\r") {
                 " (lines must end with \\n, not \\r\\n)"
@@ -193,8 +197,11 @@ impl<'a> Parser<'a> {
         out: &mut Collector,
     ) {
         let valid = end.filter(|end| end.module == start.module && end.address >= start.address);
-        if end.is_some() && valid.is_none() {
+        if let Some(end) = end.filter(|_| valid.is_none()) {
             out.statistics.mismatched = out.statistics.mismatched.saturating_add(counts.count);
+            if end.module == start.module && !start.is_outside() {
+                out.backward(start, end.address, counts.count);
+            }
             if !matches!(origin, Origin::Branch(_) | Origin::Return(_)) {
                 return;
             }
@@ -361,16 +368,15 @@ pub fn write_to(
             )?;
             continue;
         }
-        write!(
+        writeln!(
             out,
             "{letter} {from:x} {start:x} {:x} {}",
             end.unwrap_or(NONE),
             counts.count
         )?;
         if counts.mispredictions > 0 {
-            write!(out, " {}", counts.mispredictions)?;
+            writeln!(out, "B {from:x} {start:x} 0 {}", counts.mispredictions)?;
         }
-        out.write_all(b"\n")?;
     }
     for &(place, count) in profile.samples() {
         if let Some(address) = translate(place) {
@@ -443,6 +449,16 @@ mod tests {
     }
 
     #[test]
+    fn mispredictions_of_a_branch_with_its_run_are_written_as_perf2bolt_22_reads_them() {
+        let profile = parsed("T 10 20 30 8 1\nT 10 40 50 2\n");
+        let written = text(&profile, Dialect::V22);
+        assert_eq!(written, "T 10 20 30 8\nB 10 20 0 1\nT 10 40 50 2\n");
+        let again = parsed(&written);
+        assert_eq!(again.branches(), profile.branches());
+        assert_eq!(again.fall_throughs(), profile.fall_throughs());
+    }
+
+    #[test]
     fn build_ids_and_the_outside_are_kept_apart() {
         let profile =
             parsed("B dead:10 20 3 1\nB X:0 20 1 0\nB X:5 X:6 1 0\nB 20 X:7 2 0\nF :20 30 1\n");
@@ -475,6 +491,22 @@ mod tests {
         assert_eq!(profile.statistics.mismatched, 6);
         assert_eq!(profile.fall_throughs(), []);
         assert_eq!(profile.branches().len(), 1);
+        let start = Place {
+            module: ModuleId(0),
+            address: 0x30,
+        };
+        assert_eq!(profile.backward(), [((start, 0x20), 6)]);
+        let twice = profile.clone().merge(profile.clone());
+        assert_eq!(twice.backward(), [((start, 0x20), 12)]);
+        let of_binary = profile
+            .of_binary(|place| Some(place.address + 8))
+            .backward()
+            .to_vec();
+        let moved = Place {
+            address: 0x38,
+            ..start
+        };
+        assert_eq!(of_binary, [((moved, 0x28), 6)]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 
 use crate::address::{
-    AddressKind, AddressProfile, Collector, Counts, Module, ModuleId, Origin, Place, Trace,
+    AddressKind, AddressProfile, Collector, Counts, Module, ModuleId, Origin, Place, Seen, Trace,
 };
 use crate::spaces::{KERNEL, Space, Spaces};
 
@@ -84,7 +84,7 @@ pub struct Options {
     /// branch records.
     pub event_ip: bool,
     /// From the first sample with 32 branches on, leave out the two newest of every sample. Skylake
-    /// processors sometimes record a branch twice; perf2bolt does this for them, whatever the processor,
+    /// processors sometimes record a branch twice; perf2bolt does this for them, whatever the x86-64 processor,
     /// where it cannot see by the code that a run is impossible: with translation tables.
     pub without_newest: bool,
     /// Count as many branches as runs: leave out the newest branch of a stack of several, whose run is not
@@ -169,10 +169,10 @@ pub fn finish(adders: Vec<Collector>, spaces: &Spaces) -> AddressProfile {
             a.absorb(b);
             a
         });
-    let mut mapped: BTreeMap<Module, u64> = BTreeMap::new();
-    for (process, samples) in std::mem::take(&mut collector.processes) {
+    let mut mapped: BTreeMap<Module, Seen> = BTreeMap::new();
+    for (process, seen) in std::mem::take(&mut collector.processes) {
         for module in spaces.modules_of(process) {
-            *mapped.entry(module.clone()).or_default() += samples;
+            mapped.entry(module.clone()).or_default().add(seen);
         }
     }
     let mut profile = collector.finish(&modules(spaces));
@@ -230,10 +230,7 @@ impl<'a> Adder<'a> {
         }
         let statistics = &mut collector.statistics;
         statistics.samples += 1;
-        match collector.processes.get_mut(&sample.pid) {
-            Some(samples) => *samples += 1,
-            None => drop(collector.processes.insert(sample.pid, 1)),
-        }
+        collector.processes.entry(sample.pid).or_default().samples += 1;
         if !sample.event.is_empty() && !collector.events.contains(&sample.event) {
             collector.events.insert(sample.event.clone());
         }
@@ -251,6 +248,7 @@ impl<'a> Adder<'a> {
             false => space.resolve(address, sample.time),
         };
         if !sample.branches.is_empty() && !options.basic {
+            let before = collector.statistics;
             collector.statistics.with_branches += 1;
             // The branch that ended the run after the one at hand, and where it is.
             let sampled = sample
@@ -298,6 +296,7 @@ impl<'a> Adder<'a> {
                         end = Some(place.address);
                     } else if same {
                         collector.statistics.mismatched += 1;
+                        collector.backward(to, place.address, 1);
                     }
                 }
                 if branch.from == 0 && counts_once && sample.one_branch {
@@ -318,6 +317,17 @@ impl<'a> Adder<'a> {
                 }
                 next = Some((branch.from, from));
             }
+            let after = collector.statistics;
+            collector
+                .processes
+                .entry(sample.pid)
+                .or_default()
+                .add(Seen {
+                    samples: 0,
+                    with_branches: 1,
+                    entries: after.entries - before.entries,
+                    pairs: after.pairs - before.pairs,
+                });
             return;
         }
         let Some(ip) = sample.ip.or(sample.callchain.first().copied()) else {
@@ -329,7 +339,7 @@ impl<'a> Adder<'a> {
             return;
         }
         match sample.address {
-            Some(address) if sample.event.windows(4).any(|window| window == b"mem-") => {
+            Some(address) if sample.event.windows(9).any(|window| window == b"mem-loads") => {
                 let mut target = resolve(address);
                 if target.is_outside() {
                     target.address = address;
@@ -446,6 +456,8 @@ mod tests {
     fn stacks_that_run_backwards_lose_only_the_run() {
         let profile = add(&[stack(&[(0x40, 0x10), (0x20, 0x50)])]);
         assert_eq!(profile.statistics.mismatched, 1);
+        let start = profile.branches()[0].0.1;
+        assert_eq!(profile.backward(), [((start, 0x40), 1)]);
         assert_eq!(profile.branches().len(), 2);
         assert_eq!(profile.fall_throughs(), []);
     }

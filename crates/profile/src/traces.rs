@@ -399,6 +399,14 @@ impl Traces {
         }
     }
 
+    /// Where returns are, as [`Origin::Return`] says: such traces are odd.
+    pub fn returns(&self) -> impl Iterator<Item = Place> + '_ {
+        self.odd.iter().filter_map(|(trace, _)| match trace.origin {
+            Origin::Return(from) => Some(from),
+            _ => None,
+        })
+    }
+
     /// All in parts of `size`, for working in parallel; each is in order, and traces of one branch are in at
     /// most two parts that follow each other, or the last.
     pub fn parts(&self, size: usize) -> Vec<Iter<'_>> {

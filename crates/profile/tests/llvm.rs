@@ -1,4 +1,4 @@
-//! Comparison with the tools of LLVM 19, where they are installed. Without them these tests say so and pass.
+//! Comparison with the tools of LLVM 22, where they are installed. Without them these tests say so and pass.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use postlink_profile::{Weighted, bolt_yaml, fdata};
 /// Finds a tool by its Debian name or in LLVM's own directory.
 fn tool(name: &str) -> Option<PathBuf> {
     let candidates = [
-        PathBuf::from(format!("/usr/lib/llvm-19/bin/{name}")),
-        PathBuf::from(format!("/usr/bin/{name}-19")),
+        PathBuf::from(format!("/usr/lib/llvm-22/bin/{name}")),
+        PathBuf::from(format!("/usr/bin/{name}-22")),
     ];
     let found = candidates.into_iter().find(|path| path.exists());
     if found.is_none() {
-        eprintln!("SKIPPED: {name} is not installed (Debian package bolt-19)");
+        eprintln!("SKIPPED: {name} is not installed (Debian package bolt-22)");
     }
     found
 }
@@ -58,13 +58,13 @@ fn fdata_merges_like_merge_fdata_where_that_is_right() {
         for _ in 0..5000 {
             let from = random.below(40);
             let to = random.below(40);
-            // Mispredictions are 0: where they differ merge-fdata 19 keeps the records apart.
             text += &format!(
-                "1 _ZN{from}fn/{} {:x} {} g\\ {to} {:x} 0 {}\n",
+                "1 _ZN{from}fn/{} {:x} {} g\\ {to} {:x} {} {}\n",
                 from % 3,
                 random.below(64),
                 random.below(2),
                 random.below(16),
+                random.below(3),
                 1 + random.below(1000)
             );
         }

@@ -422,7 +422,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         eprintln!("perf2bolt of LLVM 22 is not installed: postlink alone is measured");
     }
     let mut lines = Vec::new();
-    let (mut same, mut same_through_tables) = (true, true);
+    let mut same = true;
     let optimised = dir.join("optimised");
     for (binary, section, depth, with) in [
         (&program, ".text", 32, ""),
@@ -504,10 +504,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             if !equal {
                 eprintln!("{}: the profiles differ", binary.display());
             }
-            match with {
-                "" => same &= equal,
-                _ => same_through_tables &= equal,
-            }
+            same &= equal;
         }
         if *binary == program {
             fs::copy(dir.join("ours.fdata"), dir.join("plain.fdata"))?;
@@ -555,7 +552,6 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             size: all,
         });
         if there {
-            // merge-fdata takes records with other mispredictions for other records.
             let sums = |name: &str| -> Result<BTreeMap<String, u64>> {
                 let text = fs::read_to_string(dir.join(name))?;
                 let mut sums = BTreeMap::new();
@@ -576,7 +572,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
             fs::remove_dir_all(&folder).context("the files that were merged")?;
         }
     }
-    let text = table(&lines, (same, same_through_tables), there, &program);
+    let text = table(&lines, same, there, &program);
     println!("{text}");
     let output = root()?.join("bench/profiles.md");
     fs::write(&output, text).with_context(|| output.display().to_string())?;
@@ -584,7 +580,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     Ok(same)
 }
 
-fn table(lines: &[Line], same: (bool, bool), there: bool, program: &Path) -> String {
+fn table(lines: &[Line], same: bool, there: bool, program: &Path) -> String {
     let mut out = String::from("# Profiles: postlink beside perf2bolt and merge-fdata 22\n\n");
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let _ = writeln!(
@@ -624,14 +620,11 @@ brackets, time on the clock; memory is the peak. Targets: 10 times as fast, a th
     if there {
         let _ = writeln!(
             out,
-            "\nThe aggregated profiles are {}. merge-fdata takes records with another number of mispredictions for other records, so its result \
-is longer; added up, the counts of both are the same.",
-            match same {
-                (true, true) => "the same, line by line",
-                (true, false) =>
-                    "the same, line by line; through tables, perf2bolt 22 (19 did not) also \
-counts the way from a call's block to the one after it for runs that begin with a return, which postlink does without tables only",
-                (false, _) => "**not the same**",
+            "\nThe aggregated profiles are {}. The merged ones have the same sums.",
+            if same {
+                "the same, line by line"
+            } else {
+                "**not the same**"
             }
         );
     }

@@ -5,11 +5,12 @@
 //! Where the linker kept relocations, a jump without a table may go to every place in the function that data
 //! refers to.
 
+use postlink_bolt_symbols::fragment_of;
 use postlink_elf::raw;
 use postlink_isa::{Flow, Insn, Isa, JumpShape};
 
 use super::references::Found;
-use super::{Block, Code, Decoded, Kind, sorted};
+use super::{Code, Decoded, Kind, sorted};
 
 /// No table is longer.
 const MAX_TABLE: usize = 1 << 16;
@@ -92,35 +93,6 @@ impl<'a, 'd> Jumps<'a, 'd> {
         !own.any(|insn| is_epilogue(self.bytes_of(insn)))
     }
 
-    /// Whether the blocks of all indirect jumps tell what these are. A function of one block that ends in such
-    /// a jump leaves by it.
-    pub(super) fn all_seen_through<I: Isa>(&self, blocks: &[Block], targets: &[Targets]) -> bool {
-        let block_of = |at: u32| {
-            let after = blocks.partition_point(|block| block.start <= at);
-            blocks.get(after.checked_sub(1)?)
-        };
-        blocks.len() <= 1
-            || targets.iter().all(|(at, targets)| {
-                block_of(*at).is_some_and(|block| self.is_seen_through::<I>(block, *at, targets))
-            })
-    }
-
-    /// Whether an indirect jump's own block tells what it is: its table is formed there, its target is loaded
-    /// from a fixed place, or the stack frame is taken down, which makes it a tail call.
-    fn is_seen_through<I: Isa>(&self, block: &Block, at: u32, targets: &[u32]) -> bool {
-        let items = &self.decoded.items;
-        let Ok(index) = items.binary_search_by_key(&at, |item| item.at) else {
-            return false;
-        };
-        let begin = items.partition_point(|item| item.at < block.start);
-        let run = self.decoded.insns.get(begin..=index).unwrap_or_default();
-        match I::jump_shape(run, |insn| self.bytes_of(insn)) {
-            JumpShape::Absolute { table: Some(_) } => true,
-            JumpShape::Relative { table: Some(_), .. } => !targets.is_empty(),
-            _ => run.iter().any(|insn| is_epilogue(self.bytes_of(insn))),
-        }
-    }
-
     /// The straight-line code that ends with an indirect jump.
     fn path(&self, index: usize) -> &[Insn] {
         let insns = &self.decoded.insns;
@@ -170,19 +142,33 @@ impl<'a, 'd> Jumps<'a, 'd> {
     }
 
     /// Where an entry of a table leads: an offset; `Some(None)` just after the function, which is never
-    /// reached. `None` if it is no entry.
+    /// reached, and to a part of the function that was split off. `None` if it is no entry.
     fn target(&self, address: u64) -> Option<Option<u32>> {
         let function = &self.code.function;
-        if address.checked_sub(function.start)? == function.size {
+        if address.checked_sub(function.start) == Some(function.size) {
             return Some(None);
         }
-        let offset = self
-            .code
-            .contains(address)
-            .then(|| self.code.offset(address))?;
+        if !self.code.contains(address) {
+            return self.is_in_part(address).then_some(None);
+        }
+        let offset = self.code.offset(address);
         let items = &self.decoded.items;
         let is_insn = items.binary_search_by_key(&offset, |item| item.at).is_ok();
         is_insn.then_some(Some(offset))
+    }
+
+    /// Whether an address is in a part that was split off the function, or in the function that it was split off.
+    fn is_in_part(&self, address: u64) -> bool {
+        let functions = self.code.around.functions;
+        let names = |index: Option<usize>| index.map_or(&[][..], |index| functions.names_of(index));
+        let own = names(functions.at(self.code.function.start));
+        let others = names(functions.at(address));
+        own.iter().any(|own| {
+            others.iter().any(|other| {
+                fragment_of(other.base()) == Some(own.base())
+                    || fragment_of(own.base()) == Some(other.base())
+            })
+        })
     }
 
     /// Where tables begin: no table continues there.

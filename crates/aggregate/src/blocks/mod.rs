@@ -4,7 +4,7 @@
 //! agree on what a block is:
 //!
 //! * one begins at the function's start, at its other entries, at targets of branches and of jump tables, at
-//!   landing pads, and after what ends one;
+//!   landing pads, where data refers to (as far as relocations tell), and after what ends one;
 //! * branches, returns and `ud2` end one. Calls do not;
 //! * a jump after a conditional branch, to which nothing else leads, stays in the branch's block: it ends
 //!   with both. Not so if one of the two leaves the function;
@@ -13,9 +13,9 @@
 //! A block *continues* to the next one if it has an edge to it: it ends in no branch, in a conditional one, in
 //! one to the next block, or in a jump table that names it.
 //!
-//! Indirect jumps. BOLT does not believe in traces of functions with a jump it cannot explain, unless the
-//! linker kept the relocations, which tell every possible target. The same is said here, in
-//! [`Blocks::explained`].
+//! BOLT has no blocks of functions that have parts elsewhere, and of these parts, unless the linker kept the
+//! relocations, nor of functions that it cannot decode. The same is said here, in [`Blocks::explained`]. (Up to
+//! release 19, nor of functions with other entries or with indirect jumps that it could not explain.)
 //!
 //! The steps, in the order in which [`blocks`] takes them:
 //!
@@ -39,6 +39,9 @@ use postlink_isa::{Flow, Insn, Isa};
 
 use jumps::Jumps;
 pub use references::References;
+
+/// The prefix `lock` of x86-64.
+const LOCK: u8 = 0xf0;
 
 /// A block. Offsets count from the function's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +83,15 @@ impl Block {
     }
 }
 
+/// How control came to the start of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Arrival {
+    /// From code that is not in the function.
+    pub foreign: bool,
+    /// By a return.
+    pub returned: bool,
+}
+
 /// The blocks of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
@@ -87,7 +99,7 @@ pub struct Blocks {
     edges: Vec<u32>,
     /// Bytes of the function.
     size: u32,
-    /// Every instruction was decoded, and every jump is understood as far as needed.
+    /// Every instruction was decoded, and the function is one of which BOLT has blocks.
     pub explained: bool,
     /// Call and jump instructions: offset, whether it can leave the function.
     pub transfers: Vec<u32>,
@@ -125,17 +137,26 @@ impl Blocks {
     }
 
     /// Calls `each` with the fall-throughs of a run from one offset to another: last instruction, next block.
-    /// `foreign`: control came from another function. False if no such run is possible.
-    pub fn run(&self, from: u64, to: u64, foreign: bool, mut each: impl FnMut(u32, u32)) -> bool {
+    /// False if no such run is possible.
+    pub fn run(
+        &self,
+        from: u64,
+        to: u64,
+        arrival: Arrival,
+        mut each: impl FnMut(u32, u32),
+    ) -> bool {
         if !self.explained || from > to {
             return false;
         }
         let (Some(mut at), Some(end)) = (self.containing(from), self.containing(to)) else {
             return false;
         };
-        // After a call: it is the call's return, and the block with the call continues.
+        // After a call: it is the call's return, and the block with the call continues. What is no return may have
+        // been a jump to where others come in, or an exception.
         let returns_here = |first: &Block| {
-            foreign && from == u64::from(first.start) && !first.entry && !first.landing_pad
+            arrival.foreign
+                && from == u64::from(first.start)
+                && (arrival.returned || !first.entry && !first.landing_pad)
         };
         if self.list.get(at).is_some_and(returns_here)
             && let Some(before) = at.checked_sub(1).and_then(|before| self.list.get(before))
@@ -288,12 +309,12 @@ pub fn blocks<I: Isa>(around: &Surroundings<'_, '_>, function: usize) -> Blocks 
     }
     let entries = entries(&code, function, &decoded);
     let pads = landing_pads(&code);
-    let mut labels = sorted([&decoded.targets[..], &entries, &pads].concat());
+    let referred = referred_to(&code);
+    let mut labels = sorted([&decoded.targets[..], &entries, &pads, &referred].concat());
     let jumps = Jumps::new(code, &decoded);
     let targets = jumps.targets::<I>(&mut labels);
     let mut list = cut(&decoded.items, &labels);
-    let explained = is_explained(&code, &decoded, &entries)
-        && (around.references.kept() || jumps.all_seen_through::<I>(&list, &targets));
+    let explained = is_explained(&code, &decoded);
     let edges = connect(&mut list, &decoded.items, &targets);
     for block in &mut list {
         block.entry = entries.binary_search(&block.start).is_ok();
@@ -330,10 +351,17 @@ fn decode<I: Isa>(code: &Code<'_, '_>) -> Decoded {
                 found.formed.push(code.offset(field.target));
             }
         }
-        found.items.push(Item {
-            at: code.offset(insn.addr),
-            kind,
-        });
+        let mut at = code.offset(insn.addr);
+        // LLVM decodes a leading lock prefix as an instruction of its own. The C library jumps behind it where there is
+        // one thread.
+        let is_x86 = code.around.elf.machine == raw::EM_X86_64;
+        if is_x86 && insn.len > 1 && code.bytes.get(at as usize) == Some(&LOCK) {
+            let kind = Kind::Plain;
+            found.items.push(Item { at, kind });
+            found.insns.push(*insn);
+            at += 1;
+        }
+        found.items.push(Item { at, kind });
         found.insns.push(*insn);
         true
     });
@@ -385,6 +413,16 @@ fn entries(code: &Code<'_, '_>, index: usize, decoded: &Decoded) -> Vec<u32> {
     sorted(entries)
 }
 
+/// Places in the function that data refers to.
+fn referred_to(code: &Code<'_, '_>) -> Vec<u32> {
+    let all = code.around.references.data_refers_to(code.around.elf);
+    let from = all.partition_point(|&at| at <= code.function.start);
+    let rest = all.get(from..).unwrap_or_default().iter();
+    rest.take_while(|&&at| code.contains(at))
+        .map(|&at| code.offset(at))
+        .collect()
+}
+
 /// Landing pads of the function's exception table, ascending.
 fn landing_pads(code: &Code<'_, '_>) -> Vec<u32> {
     let fde = code.around.unwind.fde_at(code.function.start);
@@ -400,14 +438,14 @@ fn landing_pads(code: &Code<'_, '_>) -> Vec<u32> {
     )
 }
 
-/// Whether the function's code, its indirect jumps apart, is understood as far as BOLT wants it.
-fn is_explained(code: &Code<'_, '_>, decoded: &Decoded, entries: &[u32]) -> bool {
+/// Whether the function's code is understood as far as BOLT wants it.
+fn is_explained(code: &Code<'_, '_>, decoded: &Decoded) -> bool {
     let f = &code.function;
     // On AArch64 jump tables count from a label in the function, and BOLT knows nothing of them: it leaves a
     // function alone that forms such an address.
     let has_labels = code.around.elf.machine == raw::EM_AARCH64 && !decoded.formed.is_empty();
-    // BOLT leaves functions with second entries and with parts elsewhere alone if it cannot see what uses them.
-    let uses_known = code.around.references.kept() || entries.len() == 1 && !f.fragment && !f.split;
+    // BOLT leaves functions with parts elsewhere alone if it cannot see what uses them.
+    let uses_known = code.around.references.kept() || !f.fragment && !f.split;
     let decoded = decoded.stopped.is_none_or(|at| code.is_padding(at));
     !f.doubtful && decoded && !has_labels && uses_known
 }
@@ -548,7 +586,11 @@ mod tests {
         let blocks = three();
         let run = |from, to| {
             let mut crossed = Vec::new();
-            let possible = blocks.run(from, to, true, |last, next| crossed.push((last, next)));
+            let arrival = Arrival {
+                foreign: true,
+                returned: false,
+            };
+            let possible = blocks.run(from, to, arrival, |last, next| crossed.push((last, next)));
             (possible, crossed)
         };
         assert_eq!(run(0, 11), (true, vec![(0, 4), (4, 8)]));
@@ -562,7 +604,35 @@ mod tests {
         ] {
             assert_eq!(run(from, to), (false, vec![]), "{from:#x} to {to:#x}");
         }
-        assert!(!Blocks::default().run(0, 0, true, |_, _| {}));
+        assert!(!Blocks::default().run(0, 0, Arrival::default(), |_, _| {}));
+    }
+
+    #[test]
+    fn a_return_to_an_entry_or_a_landing_pad_comes_from_the_call_before_it_and_a_jump_does_not() {
+        let run = |blocks: &Blocks, from, foreign, returned| {
+            let mut crossed = Vec::new();
+            let arrival = Arrival { foreign, returned };
+            assert!(blocks.run(from, 9, arrival, |last, next| crossed.push((last, next))));
+            crossed
+        };
+        let mut blocks = three();
+        blocks.list[0].calls = true;
+        let after_call = [(0, 4), (4, 8)];
+        assert_eq!(run(&blocks, 4, true, false), after_call);
+        assert_eq!(run(&blocks, 4, true, true), after_call);
+        assert_eq!(run(&blocks, 4, false, true), [(4, 8)]);
+        for mark in [
+            |block: &mut Block| block.entry = true,
+            |block: &mut Block| block.landing_pad = true,
+        ] {
+            let mut blocks = blocks.clone();
+            mark(&mut blocks.list[1]);
+            assert_eq!(run(&blocks, 4, true, false), [(4, 8)]);
+            assert_eq!(run(&blocks, 4, true, true), after_call);
+        }
+        // Nothing is before the first block.
+        blocks.list[0].entry = true;
+        assert_eq!(run(&blocks, 0, true, true), after_call);
     }
 
     #[test]

@@ -1,6 +1,9 @@
-//! What the relocations that the linker kept say of code and data, where a jump does not name its table.
+//! What relocations say of code and data, where a jump does not name its table: those that the linker kept and,
+//! of a position-independent file, those of the loader.
 
-use postlink_elf::raw::{R_AARCH64_ABS64, R_X86_64_64, R_X86_64_PC32};
+use postlink_elf::raw::{
+    ET_DYN, R_AARCH64_ABS64, R_AARCH64_RELATIVE, R_X86_64_64, R_X86_64_PC32, R_X86_64_RELATIVE,
+};
 use std::sync::OnceLock;
 
 use postlink_elf::elf::{Elf, KeptReloc, SymbolTable};
@@ -11,6 +14,8 @@ use rayon::prelude::*;
 pub struct References {
     kept: bool,
     found: OnceLock<Found>,
+    /// Of a position-independent file: [`References::data_refers_to`].
+    relative: OnceLock<Vec<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +32,7 @@ impl References {
         References {
             kept: elf.has_kept_relocs(),
             found: OnceLock::new(),
+            relative: OnceLock::new(),
         }
     }
 
@@ -35,11 +41,40 @@ impl References {
         self.kept
     }
 
+    /// Addresses in code that data refers to, ascending, as far as that is known: the loader has to change them all in
+    /// a position-independent file, and of another the kept relocations tell.
+    pub(super) fn data_refers_to(&self, elf: &Elf<'_>) -> &[u64] {
+        if elf.etype == ET_DYN {
+            self.relative.get_or_init(|| relative(elf))
+        } else {
+            self.found(elf).map_or(&[], |found| &found.into_code)
+        }
+    }
+
     /// What they say; `None` if there are none.
     pub(super) fn found(&self, elf: &Elf<'_>) -> Option<&Found> {
         self.kept
             .then(|| self.found.get_or_init(|| Found::read(elf)))
     }
+}
+
+/// Addresses in code that data holds and the loader changes, ascending. None of a file whose relocations are not as
+/// they should be.
+fn relative(elf: &Elf<'_>) -> Vec<u64> {
+    let is_code = |address: u64| elf.section_at(address).is_some_and(|(_, s)| s.is_code());
+    let relocs = elf.dyn_relocs().unwrap_or_default();
+    let found = postlink_parallel::filter_map(&relocs, |reloc| {
+        let is_relative = matches!(reloc.kind, R_X86_64_RELATIVE | R_AARCH64_RELATIVE);
+        let target = reloc.addend as u64;
+        (is_relative && is_code(target) && !is_code(reloc.addr)).then_some(target)
+    });
+    sorted(found)
+}
+
+fn sorted(mut list: Vec<u64>) -> Vec<u64> {
+    list.par_sort_unstable();
+    list.dedup();
+    list
 }
 
 impl Found {
@@ -52,11 +87,6 @@ impl Found {
         let value = |reloc: &KeptReloc| {
             let symbol = symbols.get(reloc.symbol as usize)?;
             Some(symbol.value.wrapping_add_signed(reloc.addend))
-        };
-        let sorted = |mut list: Vec<u64>| {
-            list.par_sort_unstable();
-            list.dedup();
-            list
         };
         let into_code = postlink_parallel::filter_map(&relocs, |reloc| {
             let is_word = matches!(reloc.kind, R_X86_64_64 | R_AARCH64_ABS64);

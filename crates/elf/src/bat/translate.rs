@@ -296,17 +296,11 @@ impl Translator {
         if self.outputs[source] >= self.outputs[last] {
             return;
         }
-        // Of several entries at an offset, addresses there translate by the last.
-        let input = |i: usize| {
-            let mut i = i;
-            while i < last && self.outputs[i + 1] == self.outputs[i] {
-                i += 1;
-            }
-            self.values[i] >> 1
-        };
+        // Blocks of which no code is left are at the offset of the one after them, in the order in which they were
+        // laid out: the run went through each.
         for next in source + 1..=last {
             if !is_branch(next) {
-                out.push((input(source), input(next)));
+                out.push((self.values[source] >> 1, self.values[next] >> 1));
                 source = next;
             }
         }

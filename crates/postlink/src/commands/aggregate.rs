@@ -54,7 +54,7 @@ pub struct Aggregate {
     ///
     /// Skylake processors sometimes record the newest branch twice. Runs that this makes up are noticed by
     /// the code, but not where the binary was optimised before and its code is not looked at. perf2bolt does
-    /// so whenever there are translation tables, on any processor (and says "using Intel Skylake bug
+    /// so whenever there are translation tables, on any x86-64 processor (and says "using Intel Skylake bug
     /// workaround"); the front end `perf2bolt` does as it does. With records of another processor two of 32
     /// branches are lost for nothing.
     #[arg(long)]
@@ -70,10 +70,10 @@ pub struct Aggregate {
     pub all_memory: bool,
     /// Count what perf2bolt counts, no less and no more
     ///
-    /// It leaves out fall-throughs in functions with jumps that cannot be explained, and runs that continue from
-    /// one part of an optimised binary to the one after it. It counts the newest branch of every sample,
-    /// though what was executed after it is not known: code that is reached by branches then counts for more
-    /// than code that is reached by falling through.
+    /// It leaves out fall-throughs in functions that have parts elsewhere, unless the linker kept relocations, and
+    /// runs that continue from one part of an optimised binary to the one after it. It counts the newest branch of
+    /// every sample, though what was executed after it is not known: code that is reached by branches then counts
+    /// for more than code that is reached by falling through.
     #[arg(long)]
     pub only_explained: bool,
 }
@@ -152,17 +152,14 @@ pub fn say_quality(ui: &Ui, quality: &Quality) {
         }
     }
     if quality.all_runs() > 0 {
-        let wrong = quality
-            .mismatching
-            .saturating_add(quality.impossible)
-            .saturating_add(quality.read.mismatched);
+        let wrong = quality.wrong();
         ui.say(format_args!(
             "  {} runs: {} contradict the code ({}), {} are outside of it ({})",
             count(quality.all_runs()),
             count(wrong),
             percent(wrong),
-            count(quality.out_of_range),
-            percent(quality.out_of_range)
+            count(quality.outside()),
+            percent(quality.outside())
         ));
         if quality.percent(wrong) > 10.0 {
             ui.warn("many runs contradict the code: the samples are probably of another version of the binary");

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use postlink_aggregate::{self as aggregate, Aggregated, Binary, Quality};
+use postlink_isa::Machine;
 use postlink_profile::samples::Options;
 use postlink_profile::{Weighted, any, bolt_yaml, fdata};
 
@@ -29,7 +30,7 @@ pub const TOOL: Tool = Tool {
             "pa",
             "the data file is pre-aggregated (also recognised by its contents)",
         ),
-        switch("nl", "aggregate basic samples (without LBR info)"),
+        switch("nl", "aggregate basic events (without brstack info)"),
         switch(
             "ignore-build-id",
             "continue even if build-ids in input binary and perf.data mismatch",
@@ -127,7 +128,7 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
         pids: given.number("pid")?.into_iter().collect(),
         basic,
         event_ip: given.switch("use-event-pc", false)?,
-        without_newest: binary.translate.is_some(),
+        without_newest: binary.translate.is_some() && binary.machine == Machine::X86_64,
         ..Options::default()
     };
     let inputs: Vec<Weighted> = files
@@ -150,7 +151,7 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
         "PERF2BOLT: {}",
         match (preaggregated, basic) {
             (true, _) => "parsing pre-aggregated profile...",
-            (_, true) => "parsing basic events (without LBR)...",
+            (_, true) => "parsing basic events (without brstack)...",
             _ => "parse branch events...",
         }
     );
@@ -199,78 +200,76 @@ fn run(arguments: Arguments<'_>) -> Result<()> {
 
 const MISMATCH: &str = "\n !! WARNING !! This high mismatch ratio indicates the input binary is probably not the same binary used during profiling collection. The generated data may be ineffective for improving performance.\n";
 
+/// A share in per cent, computed and rounded as LLVM does; nothing of nothing.
+fn share(part: u64, all: u64) -> String {
+    if all == 0 {
+        return String::new();
+    }
+    format!(" ({:.1}%)", part as f32 * 100.0 / all as f32)
+}
+
+fn is_more_than(percent: u64, part: u64, all: u64) -> bool {
+    u128::from(part) * 100 > u128::from(all) * u128::from(percent)
+}
+
 /// What perf2bolt says of the samples.
 fn say(quality: &Quality, preaggregated: bool, basic: bool) {
-    if basic {
-        println!("PERF2BOLT: processing basic events (without LBR)...");
-        println!("PERF2BOLT: read {} samples", quality.basic);
-        let share = match quality.basic {
-            0 => 0.0,
-            all => quality.basic_outside as f64 * 100.0 / all as f64,
-        };
+    let ours = quality.of_binary;
+    if preaggregated {
         println!(
-            "PERF2BOLT: out of range samples recorded in unknown regions: {} ({share:.1}%)",
-            quality.basic_outside
+            "PERF2BOLT: read {} aggregated brstack entries",
+            quality.read.records
         );
-        if share > 80.0 {
+    }
+    if basic {
+        if !preaggregated {
+            println!("PERF2BOLT: read {} basic samples", ours.samples);
+        }
+        println!("PERF2BOLT: processing basic events (without brstack)...");
+        let inside = quality.basic.saturating_sub(quality.basic_outside);
+        let outside = ours.samples.saturating_sub(inside);
+        println!(
+            "PERF2BOLT: out of range samples recorded in unknown regions: {outside}{}",
+            share(outside, ours.samples)
+        );
+        if is_more_than(80, outside, ours.samples) {
             println!("{MISMATCH}");
         }
         return;
     }
-    // Before the code is looked at, runs within a function count as good.
-    let mut wrong = quality.mismatching;
-    if preaggregated {
-        println!("PERF2BOLT: processing pre-aggregated profile...");
-        println!("PERF2BOLT: read {} aggregated LBR entries", quality.records);
-        wrong = wrong
-            .saturating_add(quality.impossible)
-            .saturating_add(quality.read.mismatched);
-    } else {
+    if !preaggregated {
         println!(
-            "PERF2BOLT: read {} samples and {} LBR entries",
-            quality.of_binary, quality.read.entries
+            "PERF2BOLT: read {} samples and {} brstack entries",
+            ours.samples, ours.entries
         );
-        if quality.read.samples > 0 && quality.read.with_branches == 0 {
+        if ours.samples > 0 && ours.with_branches == 0 {
             eprintln!(
-                "PERF2BOLT-WARNING: all recorded samples for this binary lack LBR. Record profile with perf record -j any or run perf2bolt in no-LBR mode with -nl (the performance improvement in -nl mode may be limited)"
+                "PERF2BOLT-WARNING: all recorded samples for this binary lack brstack. Record profile with perf record -j any or run perf2bolt in non-brstack mode with -ba (the performance improvement in -ba mode may be limited)"
             );
         } else if quality.read.samples > 0 {
-            let ignored = quality.ignored();
-            let share = ignored as f64 * 100.0 / quality.read.samples as f64;
-            println!("PERF2BOLT: {ignored} samples ({share:.1}%) were ignored");
-            if share > 50.0 {
+            let (ignored, all) = (quality.ignored(), quality.read.samples);
+            println!(
+                "PERF2BOLT: ignored samples: {ignored}{}",
+                share(ignored, all)
+            );
+            if is_more_than(50, ignored, all) {
                 eprintln!(
                     "PERF2BOLT-WARNING: less than 50% of all recorded samples were attributed to the input binary"
                 );
             }
         }
     }
+    println!("PERF2BOLT: processing branch events...");
+    let (wrong, outside, all) = (quality.wrong(), quality.outside(), quality.all_runs());
     println!(
-        "PERF2BOLT: traces mismatching disassembled function contents: {wrong} ({:.1}%)",
-        quality.percent(wrong)
+        "PERF2BOLT: traces mismatching disassembled function contents: {wrong}{}",
+        share(wrong, all)
     );
-    if quality.percent(wrong) > 10.0 {
+    if is_more_than(10, wrong, all) {
         println!("{MISMATCH}");
     }
     println!(
-        "PERF2BOLT: {}ut of range traces involving unknown regions: {} ({:.1}%)",
-        if preaggregated { "O" } else { "o" },
-        quality.out_of_range,
-        quality.percent(quality.out_of_range)
+        "PERF2BOLT: out of range traces involving unknown regions: {outside}{}",
+        share(outside, all)
     );
-    if !preaggregated {
-        println!("PERF2BOLT: processing branch events...");
-    }
-    if quality.cold > 0 {
-        let share = quality.cold as f64 * 100.0 / quality.read.samples.max(1) as f64;
-        println!(
-            "PERF2BOLT: {} ({share:.1}%) samples recorded in cold regions of split functions.",
-            quality.cold
-        );
-        if share > 5.0 {
-            println!(
-                "WARNING: The BOLT-processed binary where samples were collected likely used bad data or your service observed a large shift in profile. You may want to audit this."
-            );
-        }
-    }
 }

@@ -72,17 +72,6 @@ fn samples_of_aarch64_become_the_text_that_perf2bolt_writes() {
             let what = format!("{link:?}, {}", binary.display());
             let samples = bench.at("samples");
             let records = records(&AARCH64, &binary);
-            // Runs that go backwards are told of in another way where there are tables.
-            let forwards = |line: &&str| {
-                let words: Vec<&str> = line.split(' ').collect();
-                let number = |at: usize| u64::from_str_radix(words[at], 16).ok();
-                words[0] == "B" || number(1) <= number(2)
-            };
-            let records: String = records
-                .lines()
-                .filter(forwards)
-                .flat_map(|line| [line, "\n"])
-                .collect();
             std::fs::write(&samples, records).expect("the directory is ours");
             let said = run(Command::new(format!("{LLVM}/perf2bolt"))
                 .arg(&binary)

@@ -8,8 +8,7 @@ use postlink_profile::bolt_yaml::{self, BoltYaml};
 use super::*;
 
 /// A text of `perf script`, mappings and samples: stacks of branches between instructions of a program at
-/// fixed addresses, 32 in most of them. Nothing is in the padding after a function: of recordings, and of
-/// them alone, perf2bolt takes runs that end there for damaged ones.
+/// fixed addresses, 32 in most of them.
 pub fn script(machine: &Machine, binary: &Path) -> (String, String) {
     let code = mnemonics(machine, binary);
     let transfers = |at: u64| (machine.transfers)(code.get(&at).map_or("", String::as_str));
@@ -41,7 +40,7 @@ pub fn script(machine: &Machine, binary: &Path) -> (String, String) {
             _ if random.below(4) == 0 => 1 + random.below(32),
             _ => 32,
         };
-        let _ = write!(samples, " 4242 {:>18x} ", taken[0].1);
+        let _ = write!(samples, " 4242 ");
         for _ in 0..depth {
             let (from, to) = taken[random.below(taken.len() as u64) as usize];
             let _ = write!(samples, " {from:#x}/{to:#x}/P/-/-/1 ");
@@ -66,6 +65,11 @@ pub fn differences(ours: &str, theirs: &str) -> String {
 
 /// perf2bolt's profile from a recording: it has a `perf` print one, and gets a false one that prints these texts.
 pub fn theirs(bench: &Bench, map: &str, samples: &str, binary: &Path) -> String {
+    theirs_and_said(bench, map, samples, binary).0
+}
+
+/// The same, and what it says.
+fn theirs_and_said(bench: &Bench, map: &str, samples: &str, binary: &Path) -> (String, Output) {
     let write = |name: &str, text: &str| {
         std::fs::write(bench.at(name), text).expect("the directory is ours");
     };
@@ -82,14 +86,67 @@ pub fn theirs(bench: &Bench, map: &str, samples: &str, binary: &Path) -> String 
     );
     let perf = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(bench.at("perf"), perf).expect("the directory is ours");
-    run(Command::new(format!("{LLVM}/perf2bolt"))
+    let said = run(Command::new(format!("{LLVM}/perf2bolt"))
         .env("PATH", format!("{dir}:/usr/bin:/bin"))
         .arg("--ignore-build-id")
         .arg("-p")
         .args([&bench.at("perf.data"), binary])
         .arg("-o")
         .arg(bench.at("theirs.fdata")));
-    std::fs::read_to_string(bench.at("theirs.fdata")).expect("it has been written")
+    let text = std::fs::read_to_string(bench.at("theirs.fdata")).expect("it has been written");
+    (text, said)
+}
+
+/// What is said of the samples.
+fn quality(output: &Output) -> Vec<String> {
+    let lines = text(output);
+    let wanted = |line: &&str| {
+        ["brstack", "samples", "traces"]
+            .iter()
+            .any(|word| line.contains(word))
+    };
+    let lines = lines.lines().filter(|line| line.starts_with("PERF2BOLT: "));
+    lines.filter(wanted).map(str::to_owned).collect()
+}
+
+#[test]
+fn recordings_of_several_processes_and_of_the_kernel_are_told_as_perf2bolt_tells_them() {
+    let missing = "recordings of several processes are not compared";
+    if !is_there(&format!("{LLVM}/perf2bolt"), missing) {
+        return;
+    }
+    let bench = Bench::new(&["-no-pie"]);
+    let binary = bench.at("p");
+    let (map, samples) = script(&X86_64, &binary);
+    // Two of the program, and one of another; interrupts, and branches out of a library.
+    let others = mappings(&binary, 4343, 0) + &mappings(&bench.at("inst"), 4444, 0);
+    let elsewhere = [
+        "",
+        " 0xffffffff81000010/0x401020/P/-/-/1 ",
+        " 0x7ffff7a01234/0x401020/M/-/-/1 ",
+    ];
+    let samples: String = samples
+        .lines()
+        .enumerate()
+        .map(|(number, line)| {
+            let pid = ["4242", "4343", "4444"][number % 3];
+            line.replacen("4242", pid, 1) + elsewhere[number % 7 % 3] + "\n"
+        })
+        .collect();
+    let map = map + &others;
+    let (theirs, said) = theirs_and_said(&bench, &map, &samples, &binary);
+    std::fs::write(bench.at("whole.script"), map + &samples).expect("the directory is ours");
+    let ours = run(postlink()
+        .args(["perf2bolt", "-p"])
+        .args([bench.at("whole.script"), binary])
+        .arg("-o")
+        .arg(bench.at("ours.fdata")));
+    let text = std::fs::read_to_string(bench.at("ours.fdata")).expect("it has been written");
+    assert!(theirs.lines().count() > 500, "{theirs}");
+    assert_eq!(differences(&text, &theirs), "");
+    let said = quality(&said);
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(quality(&ours), said);
 }
 
 #[test]

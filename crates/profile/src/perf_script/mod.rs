@@ -472,6 +472,7 @@ pub(crate) fn is_time(token: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::Seen;
     use crate::samples::BranchEntry;
 
     fn samples(text: &str) -> Vec<Sample> {
@@ -503,11 +504,28 @@ mod tests {
         let mapped: Vec<_> = profile
             .mapped
             .iter()
-            .map(|(module, samples)| (&module.path[..], *samples))
+            .map(|(module, seen)| (&module.path[..], seen.samples))
             .collect();
         assert_eq!(mapped, [(&b"/bin/a"[..], 2), (b"/bin/b", 1)]);
         let twice = profile.clone().merge(profile);
-        assert!(twice.mapped.values().eq(&[4, 2]));
+        assert!(twice.mapped.values().map(|seen| seen.samples).eq([4, 2]));
+    }
+
+    #[test]
+    fn entries_and_pairs_are_counted_for_the_files_that_their_process_had_mapped() {
+        let text =
+            b"a 1/1 1.0: PERF_RECORD_MMAP2 1/1: [0x1000(0x1000) @ 0 08:01 1 1]: r-xp /bin/a\n\
+            b 2/2 1.0: PERF_RECORD_MMAP2 2/2: [0x1000(0x1000) @ 0 08:01 1 1]: r-xp /bin/b\n \
+            1 0x1010/0x1020/P/-/-/1 0x1010/0x1020/P/-/-/1 \n 2 0x1010/0x1020/P/-/-/1 \n";
+        let profile = read_bytes(Path::new("x"), text, &Options::default()).unwrap();
+        let seen: Vec<_> = profile.mapped.values().collect();
+        let of = |entries, pairs| Seen {
+            samples: 1,
+            with_branches: 1,
+            entries,
+            pairs,
+        };
+        assert_eq!(seen, [&of(2, 1), &of(1, 0)]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use std::path::Path;
 use flate2::read::MultiGzDecoder;
 use rustc_hash::FxHashMap;
 
-use crate::address::{AddressKind, AddressProfile, Collector, Module, ModuleId, Place};
+use crate::address::{AddressKind, AddressProfile, Collector, Module, ModuleId, Place, Seen};
 use crate::{Error, Format, source};
 
 /// Unpacked bytes that are read at most.
@@ -205,10 +205,14 @@ impl Adding {
         }
         let mut profile = self.collector.finish(&self.modules);
         if samples > 0 {
+            let seen = Seen {
+                samples,
+                ..Seen::default()
+            };
             profile.mapped = self
                 .modules
                 .into_iter()
-                .map(|module| (module, samples))
+                .map(|module| (module, seen))
                 .collect();
         }
         Ok(profile)
