@@ -382,9 +382,10 @@ fn expected(map: &CodeMap, old: &Rows) -> (Vec<Cover>, Vec<Marked>) {
             if !row.marks.any() || row.start >= all.end {
                 continue;
             }
-            let at = match touched {
-                true => near.instruction(row.start),
-                false => Some(row.start),
+            let at = if touched {
+                near.instruction(row.start)
+            } else {
+                Some(row.start)
             };
             marks.extend(at.map(|at| Marked::new(at, row)));
         }
@@ -553,6 +554,7 @@ fn compare_marks(
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
     use crate::debug::sequences::tests::{LENGTHS, sequence};

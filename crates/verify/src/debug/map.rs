@@ -368,6 +368,7 @@ pub(super) fn unite(list: &mut Vec<Range<u64>>) {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
     use arbitrary::Unstructured;
