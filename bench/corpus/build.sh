@@ -105,15 +105,19 @@ X
     for f in SemaOverload SemaTemplate; do
       "$bin/clang-no-pie" -resource-dir "$(clang-19 -print-resource-dir)" $($cfg --cppflags) -std=c++17 -fno-rtti -fno-exceptions -I"$s/../../lib/Sema" -E "$s/../../lib/Sema/$f.cpp" -o "$dir/$f.ii"
     done ;;
-  debug) sqlite_src; d=$bin/debug; mkdir -p "$d"   # for cargo xtask bench debug; names say compiler and version
+  debug) sqlite_src; d=$bin/debug; mkdir -p "$d"   # for cargo xtask bench debug; names say compiler and version; ONLY names those that are wanted
+    is_there() { [ -f "$d/$1" ] || { [ -n "${ONLY:-}" ] && [[ " $ONLY " != *" $1 "* ]]; }; }
     for v in 4 5; do
-      [ -f "$d/lua-gcc-$v" ] || lua_with "$d/lua-gcc-$v" gcc -O2 -g -gdwarf-$v -fPIE -pie -DLUA_USE_LINUX $Q
-      [ -f "$d/lua-clang-$v" ] || lua_with "$d/lua-clang-$v" clang-19 -O2 -g -gdwarf-$v -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q
-      [ -f "$d/sqlite-gcc-$v" ] || sqlite_with "$d/sqlite-gcc-$v" gcc -O2 -g -gdwarf-$v -fPIE -pie $Q
-      [ -f "$d/sqlite-clang-$v" ] || sqlite_with "$d/sqlite-clang-$v" clang-19 -O2 -g -gdwarf-$v -fPIE -pie -fuse-ld=lld $Q
+      is_there "lua-gcc-$v" || lua_with "$d/lua-gcc-$v" gcc -O2 -g -gdwarf-$v -fPIE -pie -DLUA_USE_LINUX $Q
+      is_there "lua-clang-$v" || lua_with "$d/lua-clang-$v" clang-19 -O2 -g -gdwarf-$v -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q
+      is_there "sqlite-gcc-$v" || sqlite_with "$d/sqlite-gcc-$v" gcc -O2 -g -gdwarf-$v -fPIE -pie $Q
+      is_there "sqlite-clang-$v" || sqlite_with "$d/sqlite-clang-$v" clang-19 -O2 -g -gdwarf-$v -fPIE -pie -fuse-ld=lld $Q
     done
-    [ -f "$d/lua-clang-5-split" ] || (cd "$d" && lua_with lua-clang-5-split clang-19 -O2 -g -gdwarf-5 -gsplit-dwarf -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q)
-    [ -f "$d/postlink-rustc" ] || {
+    is_there lua-clang-5-split || (cd "$d" && lua_with lua-clang-5-split clang-19 -O2 -g -gdwarf-5 -gsplit-dwarf -fPIE -pie -fuse-ld=lld -DLUA_USE_LINUX $Q)
+    is_there rg-rustc || {   # the workload reads the sources of Lua and sqlite
+      RUSTFLAGS="-C link-arg=$Q -C debuginfo=2" CARGO_TARGET_DIR=$src/rg-target-g cargo install -q ripgrep --version 14.1.1 --locked --root "$src/rg-g"
+      source_of lua5.4 > /dev/null; cp "$src/rg-g/bin/rg" "$d/rg-rustc"; }
+    is_there postlink-rustc || {
       RUSTFLAGS="-C link-arg=$Q" cargo build -q --manifest-path "$here/../../Cargo.toml" --release -p postlink --config profile.release.debug=2 --target-dir "$src/postlink-g"
       cp "$src/postlink-g/release/postlink" "$d/postlink-rustc"; } ;;
   debug-large)  # likewise: C++ as large as clang. The objects of cppcheck are compiled once, and linked once, and many times with other names

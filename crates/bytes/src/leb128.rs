@@ -20,7 +20,16 @@ pub fn signed_len(value: i64) -> usize {
 }
 
 /// Appends an unsigned number in its shortest form.
-pub fn put_unsigned(out: &mut Vec<u8>, mut value: u64) {
+#[inline]
+pub fn put_unsigned(out: &mut Vec<u8>, value: u64) {
+    if value < 0x80 {
+        out.push(value as u8);
+    } else {
+        put_long_unsigned(out, value);
+    }
+}
+
+fn put_long_unsigned(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -39,8 +48,13 @@ pub fn put_unsigned_padded(out: &mut Vec<u8>, mut value: u64, len: usize) {
 }
 
 /// Appends a signed number in its shortest form.
+#[inline]
 pub fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put_signed_padded(out, value, signed_len(value));
+    if (-0x40..0x40).contains(&value) {
+        out.push(value as u8 & 0x7f);
+    } else {
+        put_signed_padded(out, value, signed_len(value));
+    }
 }
 
 /// Appends a signed number in exactly `len` bytes; `len` must be at least [`signed_len`].

@@ -74,6 +74,7 @@
 )]
 
 mod abbrev;
+mod ascending;
 mod contribution;
 mod expression;
 mod finish;

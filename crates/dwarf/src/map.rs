@@ -158,6 +158,11 @@ pub struct AddressMap {
     digest: u64,
 }
 
+/// Old code around the last address in which nothing moved. What is asked for next is nearly always in the same
+/// function.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stays(Range<u64>);
+
 /// Mixes a number into a digest (the finalizer of splitmix64).
 fn mix(digest: u64, number: u64) -> u64 {
     let z = (digest ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -318,6 +323,19 @@ impl AddressMap {
         }
     }
 
+    /// The same, of intervals that are near to each other.
+    pub(crate) fn touches_near(&self, old: &Range<u64>, last: &mut Stays) -> bool {
+        if last.0.start <= old.start && old.end <= last.0.end {
+            return false;
+        }
+        let next = self.body_after(old.start);
+        let before = next.checked_sub(1).and_then(|i| self.bodies.get(i));
+        let next = self.bodies.get(next);
+        last.0 = before.map_or(0, |b| b.end)..next.map_or(u64::MAX, |b| b.start);
+        let meets = next.is_some_and(|b| b.start < old.end);
+        meets && old.start < old.end && self.is_code(old.start)
+    }
+
     /// Whether the address was in a function that moved.
     pub fn is_moved(&self, old: u64) -> bool {
         let body = self.bodies.get(self.body_after(old));
@@ -339,14 +357,15 @@ impl AddressMap {
 
     /// The same, into a list that is empty.
     pub(crate) fn put_interval(&self, old: &Range<u64>, out: &mut Vec<Range<u64>>) {
-        if !self.touches(old) {
+        let bodies = self.bodies_in(old);
+        if bodies.is_empty() || old.start >= old.end || !self.is_code(old.start) {
             if old.start < old.end {
                 out.push(old.clone());
             }
             return;
         }
         let mut at = old.start;
-        for body in self.bodies_in(old) {
+        for body in bodies {
             if at < body.start {
                 out.push(at..body.start);
             }
@@ -389,14 +408,12 @@ impl AddressMap {
         for range in old {
             let mut at = range.start;
             let reused = if self.is_code(range.start) {
-                &self.reused[..]
+                let next = self.reused.partition_point(|r| r.end <= range.start);
+                stretch(&self.reused, next, |r| r.start < range.end)
             } else {
                 &[]
             };
-            for hole in reused
-                .iter()
-                .filter(|h| h.start < range.end && range.start < h.end)
-            {
+            for hole in reused {
                 if at < hole.start {
                     all.push(at..hole.start);
                 }
@@ -682,6 +699,30 @@ fn join(sorted: &mut Vec<Run>, bodies: &[Range<u64>]) {
 mod tests {
     use super::*;
     use arbitrary::Unstructured;
+
+    #[test]
+    fn what_was_asked_before_makes_no_difference() {
+        arbtest::arbtest(|u| {
+            let mut parts = MapParts {
+                executable: vec![0x100..0x180],
+                ..MapParts::default()
+            };
+            let mut at = 0xf0;
+            for _ in 0..u.int_in_range(0..=6)? {
+                let start = at + u.int_in_range(0..=20u64)?;
+                at = start + u.int_in_range(1..=20)?;
+                parts.bodies.push(start..at);
+            }
+            let map = AddressMap::new(parts).unwrap();
+            let mut last = Stays::default();
+            for _ in 0..u.int_in_range(1..=20)? {
+                let start = u.int_in_range(0..=0x1a0)?;
+                let old = start..u.int_in_range(0..=0x1a0)?;
+                assert_eq!(map.touches_near(&old, &mut last), map.touches(&old));
+            }
+            Ok(())
+        });
+    }
 
     #[test]
     fn what_the_index_finds_is_what_a_search_finds() {

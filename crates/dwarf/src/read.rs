@@ -145,9 +145,18 @@ impl<'d> Reader<'d> {
     /// A number in SLEB128, which may be longer than it needs to be.
     #[inline]
     pub fn sleb(&mut self) -> Result<i64, Error> {
-        if let Some([byte @ ..0x80, ..]) = self.data.get(self.at..self.end) {
-            self.at += 1;
-            return Ok(i64::from((byte << 1) as i8 >> 1));
+        // Distances between lines, which are what is read most, have up to two.
+        match self.data.get(self.at..self.end) {
+            Some([byte @ ..0x80, ..]) => {
+                self.at += 1;
+                return Ok(i64::from((byte << 1) as i8 >> 1));
+            }
+            Some([low, high @ ..0x80, ..]) => {
+                self.at += 2;
+                let both = u16::from(low & 0x7f) | u16::from(*high) << 7;
+                return Ok(i64::from((both << 2) as i16 >> 2));
+            }
+            _ => {}
         }
         self.leb("SLEB128", |bytes| bytes.signed(usize::MAX))
     }

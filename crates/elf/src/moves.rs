@@ -66,13 +66,18 @@ pub struct Moves {
     pub pointers: Vec<(u64, u64)>,
 }
 
-/// The section's contents: the whole ELF note. Fails if something does not ascend, or wraps around.
-pub fn encode(moves: &Moves) -> Result<Vec<u8>, FormatError> {
+/// The section's contents: the whole ELF note, of what is in a [`Moves`] otherwise. Runs, of which a large program has
+/// a million, need not be in memory as such. Fails if something does not ascend, or wraps around.
+pub fn encode(
+    runs: impl ExactSizeIterator<Item = Move>,
+    entry_jumps: &[Range<u64>],
+    pointers: &[(u64, u64)],
+) -> Result<Vec<u8>, FormatError> {
     let mut desc = VERSION.to_le_bytes().to_vec();
-    put_runs(&moves.runs, &mut desc)?;
-    leb128::put_unsigned(&mut desc, moves.entry_jumps.len() as u64);
+    put_runs(runs, &mut desc)?;
+    leb128::put_unsigned(&mut desc, entry_jumps.len() as u64);
     let mut end = 0u64;
-    for jump in &moves.entry_jumps {
+    for jump in entry_jumps {
         let gap = jump.start.checked_sub(end);
         let (Some(gap), Some(len)) = (gap, jump.end.checked_sub(jump.start)) else {
             return Err(descends("the jump", jump.start, end));
@@ -81,9 +86,9 @@ pub fn encode(moves: &Moves) -> Result<Vec<u8>, FormatError> {
         leb128::put_unsigned(&mut desc, len);
         end = jump.end;
     }
-    leb128::put_unsigned(&mut desc, moves.pointers.len() as u64);
+    leb128::put_unsigned(&mut desc, pointers.len() as u64);
     let mut before = 0u64;
-    for (old, new) in &moves.pointers {
+    for (old, new) in pointers {
         let Some(gap) = old.checked_sub(before) else {
             return Err(descends("the function", *old, before));
         };
@@ -103,7 +108,10 @@ fn descends(what: &str, at: u64, after: u64) -> FormatError {
     .values(at, after)
 }
 
-fn put_runs(runs: &[Move], desc: &mut Vec<u8>) -> Result<(), FormatError> {
+fn put_runs(
+    runs: impl ExactSizeIterator<Item = Move>,
+    desc: &mut Vec<u8>,
+) -> Result<(), FormatError> {
     leb128::put_unsigned(desc, runs.len() as u64);
     let (mut old, mut new) = (0u64, 0u64);
     for m in runs {
@@ -260,6 +268,11 @@ fn pointers(r: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, FormatError> {
 mod tests {
     use super::*;
 
+    fn encoded(moves: &Moves) -> Result<Vec<u8>, FormatError> {
+        let runs = moves.runs.iter().copied();
+        encode(runs, &moves.entry_jumps, &moves.pointers)
+    }
+
     fn at(old: u64) -> Move {
         Move {
             old,
@@ -295,7 +308,7 @@ mod tests {
                 }
                 at += old_len;
             }
-            let bytes = encode(&moves).expect("they ascend");
+            let bytes = encoded(&moves).expect("they ascend");
             assert_eq!(parse(&bytes).expect("it is well-formed"), moves);
             for cut in 0..bytes.len() {
                 let _ = parse(&bytes[..cut]);
@@ -319,7 +332,7 @@ mod tests {
             ..Moves::default()
         };
         for wrong in [runs, jumps, pointers] {
-            let error = encode(&wrong).expect_err("they overlap or descend");
+            let error = encoded(&wrong).expect_err("they overlap or descend");
             assert!(error.what.contains("0x1002"), "{error}");
         }
     }
@@ -331,7 +344,7 @@ mod tests {
             ..Moves::default()
         };
         let mut desc = 1u32.to_le_bytes().to_vec();
-        put_runs(&moves.runs, &mut desc).expect("there is one");
+        put_runs(moves.runs.iter().copied(), &mut desc).expect("there is one");
         let note = framed(SECTION, TYPE, &desc).expect("it is small");
         assert_eq!(parse(&note).expect("it is well-formed"), moves);
     }

@@ -4,11 +4,12 @@
 //! | program | debug information |
 //! |---|---|
 //! | lua, sqlite | by gcc and clang, DWARF 4 and 5, one of them split |
-//! | postlink itself | by rustc, `debug=2` |
+//! | ripgrep, postlink itself | by rustc, `debug=2` |
 //! | with `--large`: cppcheck, once and many times in one program | by clang, DWARF 5: C++, as much code as clang |
 //! | others | `--file PROGRAM PROFILE`, for instance a clang that was built with `-g` |
 //!
-//! Each tool optimises with the same profile with and without debug information; what it costs is the difference. Rows,
+//! Each tool optimises with the same profile with and without debug information; what it costs is the difference. None
+//! of them checks what it made; postlink is measured once more with its proof, which covers debug information. Rows,
 //! scopes and places are counted by `llvm-dwarfdump`, and so are errors of `--verify`, which never ends on some inputs
 //! and is ended after a minute. Transcripts of gdb and LLDB are compared for postlink itself; those of small programs
 //! are compared by tests (`crates/postlink/tests/debug_transcripts.rs`).
@@ -135,13 +136,17 @@ fn subjects(wishes: &Wishes, corpus: &Path, postlink: &Path) -> Result<Vec<Subje
     };
     let bin = corpus.join("bin");
     let is_there = |name: &String| groups.iter().any(|g| bin.join(g).join(name).exists());
-    // Those that are named are built together with all others, unless they are there.
     let are_there = !wishes.names.is_empty() && wishes.names.iter().all(is_there);
     for group in groups {
         let folder = bin.join(group);
         if !are_there {
             let script = super::root()?.join("bench/corpus/build.sh");
-            let status = Command::new(script).arg(corpus).arg(group).status();
+            let mut command = Command::new(script);
+            command.arg(corpus).arg(group);
+            if !wishes.names.is_empty() {
+                command.env("ONLY", wishes.names.join(" "));
+            }
+            let status = command.status();
             let status = status.context("build.sh")?;
             if !status.success() {
                 bail!("build.sh {} {group}: {status}", corpus.display());
@@ -158,6 +163,7 @@ fn subjects(wishes: &Wishes, corpus: &Path, postlink: &Path) -> Result<Vec<Subje
                 Some("lua") => Workload::Script("lua"),
                 Some("sqlite") => Workload::Script("sqlite"),
                 Some("cppcheck") => Workload::Script("cppcheck"),
+                Some("rg") => Workload::Script("rg"),
                 // It reads a program that is there.
                 _ => Workload::Arguments(vec!["inspect".into(), "--json".into(), postlink.into()]),
             };
@@ -294,13 +300,22 @@ fn described(program: &Path, verify: bool) -> Result<Described> {
     })
 }
 
-/// Runs a tool, with debug information updated or not.
+/// What a tool is to do.
+#[derive(Clone, Copy)]
+struct How {
+    /// Debug information is updated.
+    update: bool,
+    /// The output is proved.
+    prove: bool,
+}
+
+/// Runs a tool.
 fn optimise(
     tool: Tool,
     (tools, wishes): (&Tools, &Wishes),
     subject: &Subject,
     (profile, data): (&Path, &Path),
-    (output, update): (&Path, bool),
+    (output, how): (&Path, How),
     folder: &Path,
 ) -> Result<Run> {
     let mut words: Vec<OsString> = wishes.pin.iter().map(OsString::from).collect();
@@ -318,9 +333,12 @@ fn optimise(
     let _ = fs::remove_file(output); // It may not be there.
     match tool {
         Tool::Postlink => {
-            let how = if update { "update" } else { "keep" };
-            command.args(["optimize", "-q", "--no-verify", "--debug-info", how, "-p"]);
-            command.arg(profile).arg(&subject.program);
+            let what = if how.update { "update" } else { "keep" };
+            command.args(["optimize", "-q", "--debug-info", what]);
+            if !how.prove {
+                command.arg("--no-verify");
+            }
+            command.arg("-p").arg(profile).arg(&subject.program);
         }
         Tool::Bolt(_) => {
             command
@@ -328,7 +346,7 @@ fn optimise(
                 .arg(format!("-data={}", data.display()));
             command.args(["-reorder-blocks=ext-tsp", "-reorder-functions=cdsort"]);
             command.args(["-split-functions", "-split-all-cold", "-split-eh"]);
-            if update {
+            if how.update {
                 command.arg("-update-debug-sections");
             }
         }
@@ -558,32 +576,29 @@ fn row(
     (folder, end): (&Path, &mut String),
 ) -> Result<String> {
     let output = folder.join(format!("{}.{}", subject.name, tool.name()));
-    let (mut with, mut without) = (Vec::new(), Vec::new());
-    for _ in 0..wishes.runs {
-        if without
-            .first()
-            .is_some_and(|run: &Run| run.wall > super::LONG)
-        {
-            break;
+    let both = |prove: bool| -> Result<[(f64, f64, f64); 2]> {
+        let mut runs = [Vec::new(), Vec::new()];
+        for _ in 0..wishes.runs {
+            let first: Option<&Run> = runs[0].first();
+            if first.is_some_and(|run| run.wall > super::LONG) {
+                break;
+            }
+            for (update, runs) in [false, true].into_iter().zip(&mut runs) {
+                let how = (&*output, How { update, prove });
+                let with = (tools, wishes);
+                runs.push(optimise(tool, with, subject, profiles, how, folder)?);
+            }
         }
-        without.push(optimise(
-            tool,
-            (tools, wishes),
-            subject,
-            profiles,
-            (&output, false),
-            folder,
-        )?);
-        with.push(optimise(
-            tool,
-            (tools, wishes),
-            subject,
-            profiles,
-            (&output, true),
-            folder,
-        )?);
-    }
-    let (a, b) = (medians(&without), medians(&with));
+        Ok(runs.map(|runs| medians(&runs)))
+    };
+    let proved = match tool {
+        Tool::Postlink => {
+            let [a, b] = both(true)?;
+            format!("{:+.2} s, {:+.0} MB", b.1 - a.1, (b.2 - a.2) / 1e6)
+        }
+        Tool::Bolt(_) => "none".to_owned(),
+    };
+    let [a, b] = both(false)?;
     let after = described(&output, before.errors.is_some())?;
     // The files of split units of an input are many, and tools differ in how many they make.
     let size = if subject.name.ends_with("-split") {
@@ -606,7 +621,7 @@ fn row(
     }
     fs::remove_file(&output).context("the output")?;
     Ok(format!(
-        "| {} | {} | {:.2} {:+.2} s | {:+.2} s | {:.0} {:+.0} MB | {size} | {} | {} | {} | {errors} |\n",
+        "| {} | {} | {:.2} {:+.2} s | {:+.2} s | {:.0} {:+.0} MB | {proved} | {size} | {} | {} | {} | {errors} |\n",
         subject.name,
         tool.name(),
         a.0,
@@ -638,10 +653,11 @@ pub fn run(arguments: &[String]) -> Result<bool> {
 Written by `cargo xtask bench debug`{} ({}; {}): {} runs of each tool in turn, with debug information updated and not, on a machine of {cores} processors{pin}. Time and memory are those of the
 run without, and what the update adds to it: medians (of one run of each where that takes longer than {} s). Processor time is the addition alone. llvm-bolt may have {} GB. Rows, scopes
 and bytes of code with a known place of a variable are counted by {DWARFDUMP}, as shares of the input's (rows: old code that is still there counts for tools that keep it); errors
-are those of `--verify` beyond the input's, *no end*: it did not end within {} s for the input or the output. postlink checks nothing here (`--no-verify`), as llvm-bolt does not.
+are those of `--verify` beyond the input's, *no end*: it did not end within {} s for the input or the output. postlink checks nothing here (`--no-verify`), as llvm-bolt does not;
+*with its proof* is what the update adds, in processor time and memory, where it does check, as it does unless told otherwise.
 
-| program | tool | time | processor time | memory | size | rows | scopes | places | errors |
-|---|---|--:|--:|--:|--:|--:|--:|--:|--:|
+| program | tool | time | processor time | memory | with its proof | size | rows | scopes | places | errors |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 ",
         if wishes.large { " --large" } else { "" },
         tools.versions().join("; "),
@@ -673,7 +689,7 @@ are those of `--verify` beyond the input's, *no end*: it did not end within {} s
             text += &made.unwrap_or_else(|error| {
                 let why = format!("{error:#}").replace('|', "/");
                 format!(
-                    "| {} | {} | {why} | | | | | | | |\n",
+                    "| {} | {} | {why} | | | | | | | | |\n",
                     subject.name,
                     tool.name()
                 )

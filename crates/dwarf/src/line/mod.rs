@@ -34,6 +34,7 @@
 
 mod prologue;
 mod rows;
+mod table;
 mod update;
 mod write;
 
@@ -157,8 +158,7 @@ impl Header {
     }
 }
 
-/// A row, without what it covers: that follows from the next. All rows of a unit may be in memory together, and no
-/// compiler has numbers of more than 32 bits.
+/// A row, without what it covers: that follows from the next. No compiler has numbers of more than 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub address: u64,
@@ -201,5 +201,22 @@ impl Row {
             other.isa,
             other.discriminator,
         )
+    }
+}
+
+/// For tests: a row that begins a statement and says nothing else.
+#[cfg(test)]
+fn row(address: u64, line: u32) -> Row {
+    Row {
+        address,
+        file: 1,
+        line,
+        column: 0,
+        isa: 0,
+        discriminator: 0,
+        is_stmt: true,
+        basic_block: false,
+        prologue_end: false,
+        epilogue_begin: false,
     }
 }

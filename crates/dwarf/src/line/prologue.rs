@@ -88,16 +88,8 @@ mod tests {
 
     fn row(address: u64, line: u32, prologue_end: bool) -> Row {
         Row {
-            address,
-            file: 1,
-            line,
-            column: 0,
-            isa: 0,
-            discriminator: 0,
-            is_stmt: true,
-            basic_block: false,
             prologue_end,
-            epilogue_begin: false,
+            ..crate::line::row(address, line)
         }
     }
 

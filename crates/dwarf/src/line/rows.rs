@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::table::{Rows, Table};
 use super::{Header, Row, SECTION, extended, standard};
 use crate::Error;
 use crate::read::{Reader, number, part};
@@ -21,13 +22,12 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Checks that its rows can be written again: that addresses do not descend, and that numbers are what they were.
-    pub fn check(&self, rows: &[Row]) -> Result<(), Error> {
+    pub fn check(&self, rows: Rows<'_>) -> Result<(), Error> {
         let error = |at: usize, what: &str| Err(Error::new(SECTION, at as u64, what));
         if let Some(at) = self.wide {
             return error(at, "a row with a number of more than 32 bits");
         }
-        let last = rows.last().map_or(0, |r| r.address);
-        if !rows.is_sorted_by_key(|r| r.address) || last > self.covers.end {
+        if !rows.ascend_to(self.covers.end) {
             return error(self.code.start, "the addresses of a sequence descend");
         }
         Ok(())
@@ -92,7 +92,7 @@ pub(crate) struct Runner<'a> {
     header: &'a Header,
     reader: Reader<'a>,
     /// Rows of the sequences that were not [dropped](Runner::drop_rows).
-    pub rows: Vec<Row>,
+    pub rows: Table,
     /// Of the sequence in hand.
     wide: Option<usize>,
     /// Operations that add entries to the file table, as they was.
@@ -112,7 +112,7 @@ impl<'a> Runner<'a> {
         Runner {
             header,
             reader,
-            rows: Vec::new(),
+            rows: Table::default(),
             wide: None,
             defined_files: Vec::new(),
             says_prologues: false,
@@ -140,10 +140,8 @@ impl<'a> Runner<'a> {
                 self.emit(&mut registers);
             } else if opcode == 0 {
                 if self.extended(&mut registers)? {
-                    let covers = self
-                        .rows
-                        .get(first)
-                        .map_or(registers.address, |r| r.address);
+                    let all = self.rows.part(first..self.rows.len());
+                    let covers = all.get(0).map_or(registers.address, |r| r.address);
                     return Ok(Some(Sequence {
                         code: start..self.reader.at,
                         rows: first..self.rows.len(),

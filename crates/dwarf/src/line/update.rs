@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use super::rows::{Runner, Sequence};
+use super::table::{Rows, Table};
 use super::write::Encoder;
 use super::{Header, Row, SECTION, prologue, write};
 use crate::Error;
-use crate::map::{AddressMap, Run, stretch};
+use crate::map::{AddressMap, Run};
 use crate::read::put_number;
 use crate::splice::Pieces;
 
@@ -35,11 +36,10 @@ struct Stretch<'m> {
 
 impl Stretch<'_> {
     /// Appends its new rows, made from those of the program.
-    fn put(&self, old: &[Row], out: &mut Vec<Row>) {
-        let rows = old.get(self.rows.0 as usize..self.rows.1 as usize);
-        let mut rows = rows.unwrap_or_default();
+    fn put(&self, old: &Table, out: &mut Vec<Row>) {
+        let mut rows = old.part(self.rows.0 as usize..self.rows.1 as usize);
         if let (true, Some((first, rest))) = (self.synthetic, rows.split_first()) {
-            if !out.last().is_some_and(|last| last.same_place(first)) {
+            if !out.last().is_some_and(|last| last.same_place(&first)) {
                 out.push(first.synthetic(self.new.start));
             }
             rows = rest;
@@ -49,7 +49,7 @@ impl Stretch<'_> {
             let address = run.border(row.address);
             // In the middle of an instruction that was re-encoded no statement begins.
             if run.old_len == run.new_len || row.address == run.old {
-                Row { address, ..*row }
+                Row { address, ..row }
             } else {
                 row.synthetic(address)
             }
@@ -81,7 +81,7 @@ fn update_by(
             runner.drop_rows(&sequence);
             continue;
         }
-        let rows = runner.rows.get(sequence.rows.clone()).unwrap_or_default();
+        let rows = runner.rows.part(sequence.rows.clone());
         sequence.check(rows)?;
         let from = staying.bytes.len();
         put_staying(&mut staying.bytes, &header, (&sequence, rows), map)?;
@@ -146,16 +146,15 @@ fn assemble(
 }
 
 /// The row in effect at an address: the last one that starts there or in front of it.
-fn covering(rows: &[Row], address: u64) -> Option<&Row> {
-    let after = rows.partition_point(|r| r.address <= address);
-    rows.get(after.checked_sub(1)?)
+fn covering(rows: Rows<'_>, address: u64) -> Option<Row> {
+    rows.get(rows.up_to(address).checked_sub(1)?)
 }
 
 /// Numbers of the rows of an interval of old code, and whether the first of them begins in front of it. Intervals
 /// ascend: no row in front of number `at` begins in this one.
-fn rows_of(rows: &[Row], at: usize, old: &Range<u64>) -> (Range<usize>, bool) {
-    let from = at + stretch(rows, at, |r| r.address < old.start).len();
-    let to = from + stretch(rows, from, |r| r.address < old.end).len();
+fn rows_of(rows: Rows<'_>, at: usize, old: &Range<u64>) -> (Range<usize>, bool) {
+    let from = rows.at(old.start, at);
+    let to = rows.at(old.end, from);
     let begins = from < to && rows.get(from).is_some_and(|r| r.address == old.start);
     match from.checked_sub(1) {
         Some(before) if !begins => (before..to, true),
@@ -167,7 +166,7 @@ fn rows_of(rows: &[Row], at: usize, old: &Range<u64>) -> (Range<usize>, bool) {
 fn put_staying(
     out: &mut Vec<u8>,
     header: &Header,
-    (sequence, rows): (&Sequence, &[Row]),
+    (sequence, rows): (&Sequence, Rows<'_>),
     map: &AddressMap,
 ) -> Result<(), Error> {
     let covers = &sequence.covers;
@@ -177,13 +176,13 @@ fn put_staying(
         if at < body.start {
             let (numbers, synthetic) = rows_of(rows, behind, &(at..body.start));
             behind = numbers.end;
-            let mut rest = rows.get(numbers).unwrap_or_default();
+            let mut rest = rows.part(numbers);
             let mut encoder = Encoder::new(header);
             if let (true, Some((first, inside))) = (synthetic, rest.split_first()) {
-                encoder.rows(out, &[first.synthetic(at)])?;
+                encoder.rows(out, [first.synthetic(at)])?;
                 rest = inside;
             }
-            encoder.rows(out, rest)?;
+            encoder.rows(out, rest.iter())?;
             encoder.end(out, body.start)?;
         }
         at = at.max(body.end);
@@ -194,7 +193,7 @@ fn put_staying(
 /// Collects which of its rows are for which new code.
 fn moved<'m>(
     out: &mut Vec<Stretch<'m>>,
-    (sequence, rows): (&Sequence, &[Row]),
+    (sequence, rows): (&Sequence, Rows<'_>),
     map: &'m AddressMap,
 ) -> Result<(), Error> {
     let covers = &sequence.covers;
@@ -229,7 +228,7 @@ fn moved<'m>(
         });
     }
     for added in map.added_in(covers) {
-        let behind = rows.partition_point(|r| r.address <= added.like);
+        let behind = rows.up_to(added.like);
         if let Some(number) = behind.checked_sub(1) {
             out.push(Stretch {
                 new: added.new..added.new + u64::from(added.len),
@@ -280,7 +279,7 @@ fn new_code(
                 let next = blocks.peek().map_or(u64::MAX, |b| b.start);
                 let before = rows.partition_point(|r| r.address < next);
                 let whole = rows.get(..before.saturating_sub(1)).unwrap_or_default();
-                encoder.rows(out, whole)?;
+                encoder.rows(out, whole.iter().copied())?;
                 let whole = whole.len();
                 count += whole as u64;
                 rows.drain(..whole);
@@ -289,7 +288,7 @@ fn new_code(
         }
         blocks.for_each(|block| prologue::mark(&mut rows, block, runner.says_prologues));
         count += rows.len() as u64;
-        encoder.rows(out, &rows)?;
+        encoder.rows(out, rows.iter().copied())?;
         encoder.end(out, end)?;
         rows.clear();
     }
@@ -300,7 +299,7 @@ fn new_code(
 #[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
-    use crate::line::standard;
+    use crate::line::{row, standard};
     use crate::map::{EntryBlock, MapParts};
     use crate::splice::Splices;
     use arbitrary::Unstructured;
@@ -324,21 +323,6 @@ mod tests {
             write::sequence(&mut code, &header, rows, *end).unwrap();
         }
         whole(&code)
-    }
-
-    fn row(address: u64, line: u32) -> Row {
-        Row {
-            address,
-            file: 1,
-            line,
-            column: 0,
-            isa: 0,
-            discriminator: 0,
-            is_stmt: true,
-            basic_block: false,
-            prologue_end: false,
-            epilogue_begin: false,
-        }
     }
 
     /// Functions of 64 bytes from 0x1000 on, cut up; the pieces are one after another in a random order.
@@ -418,7 +402,7 @@ mod tests {
             assert_eq!(header.end, whole.0.len());
             let mut runner = Runner::new(&whole.0, &header);
             while let Some(sequence) = runner.next().unwrap() {
-                let rows = runner.rows.get(sequence.rows.clone()).unwrap();
+                let rows = runner.rows.part(sequence.rows.clone());
                 sequence.check(rows).unwrap();
             }
             Ok(())

@@ -16,7 +16,7 @@ pub(crate) fn sequence(
     end: u64,
 ) -> Result<(), Error> {
     let mut encoder = Encoder::new(header);
-    encoder.rows(out, rows)?;
+    encoder.rows(out, rows.iter().copied())?;
     encoder.end(out, end)
 }
 
@@ -36,14 +36,18 @@ impl<'h> Encoder<'h> {
     }
 
     /// Appends the next rows.
-    pub fn rows(&mut self, out: &mut Vec<u8>, rows: &[Row]) -> Result<(), Error> {
+    pub fn rows(
+        &mut self,
+        out: &mut Vec<u8>,
+        rows: impl IntoIterator<Item = Row>,
+    ) -> Result<(), Error> {
         let header = self.header;
         for row in rows {
             let mut state = match self.state {
                 Some(state) => state,
-                None => begin(out, header, row),
+                None => begin(out, header, &row),
             };
-            registers(out, header, &mut state, row)?;
+            registers(out, header, &mut state, &row)?;
             let units = units(header, state.address, row.address)?;
             let mut lines = i64::from(row.line) - i64::from(state.line);
             if special(header, lines, 0).is_none() {
@@ -57,7 +61,7 @@ impl<'h> Encoder<'h> {
                 basic_block: false,
                 prologue_end: false,
                 epilogue_begin: false,
-                ..*row
+                ..row
             });
         }
         Ok(())

@@ -110,7 +110,7 @@ impl Job<'_, '_> {
                     (c.lists - c.base) / u64::from(c.offset_size) + growth.new_slots.len() as u64;
                 growth
                     .slots
-                    .extend(lists.slots.iter().map(|(index, at)| (*index, base + at)));
+                    .extend(lists.slots.iter().map(|(index, at)| (index, base + at)));
                 growth
                     .new_slots
                     .extend(lists.new_slots.iter().map(|at| base + at));

@@ -14,15 +14,16 @@ mod scopes;
 
 use std::ops::Range;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::Error;
 use crate::abbrev::{self, Demand, Table};
+use crate::ascending::Ascending;
 use crate::contribution::{self, Contribution};
 use crate::expression::{self, OperandKind};
 use crate::forms;
 use crate::lists::{List, Location};
-use crate::map::AddressMap;
+use crate::map::{AddressMap, Stays};
 use crate::names::{at, form, tag};
 use crate::pool::{Pool, User, UserKind};
 use crate::report::{Loss, Report};
@@ -100,7 +101,7 @@ pub(crate) enum Indexed {
 pub(crate) struct NewLists {
     pub bytes: Vec<u8>,
     /// Offsets by index that change: index and place in `bytes`.
-    pub slots: FxHashMap<u64, u64>,
+    pub slots: Ascending<u64, u64>,
     /// Offsets that are added.
     pub new_slots: Vec<u64>,
     /// The contribution that the unit's lists are in.
@@ -108,7 +109,7 @@ pub(crate) struct NewLists {
     /// Indexes of addresses in `bytes`, 5 bytes each, that follow later: where, and the pool user.
     pub indexes: Vec<(usize, u32)>,
     /// Lists that were written: by old offset and what else they depend on. `None`: it stays.
-    known: FxHashMap<(u64, u64), Option<(u64, u64)>>,
+    known: Ascending<(u64, u64), Option<(u64, u64)>>,
 }
 
 /// What has to change in a unit.
@@ -228,6 +229,7 @@ pub(crate) fn walk(
         plan: Plan::default(),
         kept: FxHashSet::default(),
         outer: Vec::new(),
+        stays: Stays::default(),
         list: List::default(),
         pieces: Vec::new(),
         new_list: Vec::new(),
@@ -269,6 +271,8 @@ struct Walk<'a, 'd> {
     kept: FxHashSet<u64>,
     /// New entry addresses of the scopes with moved code that surround the entry in hand, with their depths.
     outer: Vec<(u32, u64)>,
+    /// What was asked of the map last.
+    stays: Stays,
     /// Memory for location lists: the old one in hand, intervals of one of its entries, the new one.
     list: List<Location<'d>>,
     pieces: Vec<Range<u64>>,

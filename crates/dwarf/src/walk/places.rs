@@ -29,7 +29,7 @@ impl<'d> Walk<'_, 'd> {
         let views_offset = views.map(|v| self.values.number(v).wrapping_add(views_base));
         let key = (offset, views_offset.unwrap_or(u64::MAX));
         let new = match self.plan.locations.known.get(&key) {
-            Some(known) => *known,
+            Some(known) => known,
             None => {
                 let lost = self.plan.report.count(Loss::UnknownOperation);
                 let new = self.write_locations(section, offset, views_offset)?;
@@ -55,7 +55,10 @@ impl<'d> Walk<'_, 'd> {
             (None, false) => self.patch(a, Number::Offset(section, offset)),
             (Some((at, _)), true) => {
                 let index = self.values.number(a);
-                self.plan.locations.slots.entry(index).or_insert(at);
+                let slots = &mut self.plan.locations.slots;
+                if slots.get(&index).is_none() {
+                    slots.insert(index, at);
+                }
             }
             (None, true) => {}
         }
@@ -82,7 +85,7 @@ impl<'d> Walk<'_, 'd> {
         list.clear();
         lists::read_locations(&source, offset, views, &mut list)?;
         let mut ranges = list.entries.iter().flat_map(|l| &l.range);
-        let mut touched = ranges.any(|r| map.touches(r));
+        let mut touched = ranges.any(|r| map.touches_near(r, &mut self.stays));
         for location in &mut list.entries {
             touched |= self.new_expression(&mut location.expression)?;
         }

@@ -137,7 +137,7 @@ impl Walk<'_, '_> {
             Some(a) => self.values.address(a)?.0,
             None => first.start,
         };
-        let touched = old.iter().any(|r| map.touches(r));
+        let touched = old.iter().any(|r| map.touches_near(r, &mut self.stays));
         // A scope without a byte (compilers tell such apart by views) goes with the instruction at which it is.
         let nowhere = old.iter().all(|r| r.start >= r.end)
             && map.is_code(old_entry)
@@ -327,12 +327,17 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         let index = self.values.number(a);
-        if *self.plan.ranges.slots.entry(index).or_insert(at) == at {
-            return Ok(());
+        match self.plan.ranges.slots.get(&index) {
+            None => {
+                self.plan.ranges.slots.insert(index, at);
+                return Ok(());
+            }
+            Some(known) if known == at => return Ok(()),
+            Some(_) => {}
         }
         // Another scope with the same intervals and another entry has it. Those whose entry is not where the first
         // interval begins say so by `entry_pc`, and can do with the order that the list had.
-        let of_unit = self.plan.ranges.known.contains_key(&(offset, u64::MAX));
+        let of_unit = self.plan.ranges.known.get(&(offset, u64::MAX)).is_some();
         match old.first().filter(|_| self.root.is_split && !of_unit) {
             Some(first) => {
                 let (new, _) = self.shared.map.scope(old, first.start);
@@ -347,7 +352,7 @@ impl Walk<'_, '_> {
     /// Where the new list is among the unit's that takes the place of the one at an offset, for scopes with an entry.
     fn ranges_at(&mut self, offset: u64, entry: u64, new: &[Range<u64>]) -> u64 {
         let key = (offset, entry);
-        if let Some((at, _)) = self.plan.ranges.known.get(&key).copied().flatten() {
+        if let Some((at, _)) = self.plan.ranges.known.get(&key).flatten() {
             return at;
         }
         let at = self.put_ranges(new);

@@ -4,9 +4,12 @@ use std::ops::Range;
 
 use gimli::constants as c;
 use gimli::{
-    Attribute, AttributeValue, DebuggingInformationEntry, DwAt, Unit, UnitHeader, UnitType,
+    Attribute, AttributeValue, DebuggingInformationEntry, DwAt, Unit, UnitHeader, UnitOffset,
+    UnitType,
 };
 
+use super::map::Cursor;
+use super::plain::Plain;
 use super::{Both, DebugReport, INFO, Slice, TYPES, places, scopes};
 
 /// An attribute of the rewriter's own, which takes up bytes.
@@ -123,6 +126,9 @@ pub(super) struct Units<'a, 'd> {
     pub report: DebugReport,
     /// Where the unit begins, for messages.
     pub start: u64,
+    /// The map, for addresses that are near to each other, and memory for an image, which anything may be in.
+    pub near: Cursor<'a>,
+    pub image: Vec<Range<u64>>,
 }
 
 /// Entries of both files.
@@ -176,6 +182,8 @@ fn readable_unit<'d>(both: &Both<'d>, (a, b): Pair<'d>) -> DebugReport {
         new: &new,
         report: failed,
         start,
+        near: both.map.cursor(),
+        image: Vec::new(),
     };
     if let Err(e) = entries(&mut units) {
         units.report.fail(format!("unit at {start:#x}: {e}"));
@@ -197,35 +205,67 @@ fn same_header(a: &UnitHeader<Slice<'_>>, b: &UnitHeader<Slice<'_>>) -> bool {
         == (b.offset(), b.unit_length(), b.encoding(), kind(b))
 }
 
+/// A unit's entries as they are written.
+fn entry_bytes<'d>(unit: &Unit<Slice<'d>>) -> gimli::Result<&'d [u8]> {
+    let first = unit.header.root_offset();
+    Ok(unit.header.range_from(first..)?.slice())
+}
+
 pub(super) fn entries(units: &mut Units<'_, '_>) -> gimli::Result<()> {
-    let (mut a, mut b) = (units.old.entries(), units.new.entries());
-    let mut is_root = true;
-    loop {
-        let (old, new) = (a.next_dfs()?, b.next_dfs()?);
-        let (Some(old), Some(new)) = (old, new) else {
-            if old.is_some() || new.is_some() {
-                units.report.fail(format!(
-                    "unit at {:#x}: one file has more entries",
-                    units.start
-                ));
+    let (of_old, of_new) = (units.old, units.new);
+    let first = of_old.header.root_offset();
+    let bytes = [entry_bytes(of_old)?, entry_bytes(of_new)?];
+    let tables = [&*of_old.abbreviations, &*of_new.abbreviations];
+    let same_strings = units.both.same_strings;
+    let mut plain = Plain::new(bytes, tables, of_old.encoding(), same_strings);
+    let mut old = DebuggingInformationEntry::null();
+    let mut new = DebuggingInformationEntry::null();
+    let (mut at, mut depth, mut is_root) = (0, 0, true);
+    while at < bytes[0].len() {
+        if !is_root {
+            let passed = plain.pass(at, &mut depth);
+            at = passed.at;
+            units.report.entries += passed.entries;
+            if at >= bytes[0].len() {
+                break;
             }
-            return Ok(());
+        }
+        let offset = Some(UnitOffset(first.0 + at));
+        let (mut a, mut b) = (of_old.entries_raw(offset)?, of_new.entries_raw(offset)?);
+        let are_there = (a.read_entry(&mut old)?, b.read_entry(&mut new)?);
+        let next = (a.next_offset(), b.next_offset());
+        let entry = Entries {
+            old: &old,
+            new: &new,
+            is_root,
         };
-        let entry = Entries { old, new, is_root };
-        units.report.entries += 1;
-        let same = (old.offset(), old.depth(), old.tag(), old.has_children())
-            == (new.offset(), new.depth(), new.tag(), new.has_children());
-        if !same {
-            units.fail(
-                &entry,
-                format!("is at {:#x} with tag {} now", new.offset().0, new.tag()),
-            );
+        match are_there {
+            (true, true) => {
+                units.report.entries += 1;
+                let same = (old.tag(), old.has_children()) == (new.tag(), new.has_children());
+                if !same {
+                    units.fail(&entry, format!("its tag is {} now", new.tag()));
+                    return Ok(());
+                }
+                attributes(units, &entry)?;
+                scopes::compare(units, &entry)?;
+                is_root = false;
+                depth += a.next_depth();
+            }
+            (false, false) => depth -= 1,
+            _ => {
+                units.fail(&entry, "it is in one file alone".to_owned());
+                return Ok(());
+            }
+        }
+        if next.0 != next.1 {
+            let what = format!("it ends at {:#x} and ended at {:#x}", next.1.0, next.0.0);
+            units.fail(&entry, what);
             return Ok(());
         }
-        attributes(units, &entry)?;
-        scopes::compare(units, &entry)?;
-        is_root = false;
+        at = next.0.0 - first.0;
     }
+    Ok(())
 }
 
 /// Whether an attribute says what intervals a scope has.
@@ -240,30 +280,19 @@ fn is_of_scope(name: DwAt) -> bool {
 fn attributes<'d>(units: &mut Units<'_, 'd>, entry: &Entries<'_, 'd>) -> gimli::Result<()> {
     let converted = !entry.old.has_attr(c::DW_AT_ranges) && entry.new.has_attr(c::DW_AT_ranges);
     let single = is_single(entry.old);
-    let others = |e: &DebuggingInformationEntry<Slice<'_>>| -> Vec<usize> {
-        let keep = |a: &Attribute<Slice<'_>>| match a.name() {
-            PADDING => !(converted && a.form() == c::DW_FORM_udata && a.udata_value() == Some(0)),
-            c::DW_AT_low_pc if single => true,
-            name => !is_of_scope(name),
-        };
-        (0..e.attrs().len())
-            .filter(|i| keep(&e.attrs()[*i]))
-            .collect()
+    let is_other = |a: &&Attribute<Slice<'d>>| match a.name() {
+        PADDING => !(converted && a.form() == c::DW_FORM_udata && a.udata_value() == Some(0)),
+        c::DW_AT_low_pc if single => true,
+        name => !is_of_scope(name),
     };
-    let (old, new) = (others(entry.old), others(entry.new));
-    let pairs: Vec<_> = old
-        .iter()
-        .zip(&new)
-        .map(|(i, j)| (&entry.old.attrs()[*i], &entry.new.attrs()[*j]))
-        .collect();
-    let same_names = pairs
-        .iter()
-        .all(|(a, b)| (a.name(), a.form()) == (b.name(), b.form()));
-    if old.len() != new.len() || !same_names {
+    let old = || entry.old.attrs().iter().filter(is_other);
+    let new = || entry.new.attrs().iter().filter(is_other);
+    let shape = |a: &Attribute<Slice<'d>>| (a.name(), a.form());
+    if !old().map(shape).eq(new().map(shape)) {
         units.fail(entry, "its attributes changed".into());
         return Ok(());
     }
-    for (a, b) in pairs {
+    for (a, b) in old().zip(new()) {
         attribute(units, entry, a, b)?;
     }
     Ok(())

@@ -6,7 +6,8 @@
 //! | u32 each | offsets of: units, type units, address area, symbols, (9: shortcuts,) names |
 //! | address area | u64 first address, u64 end, u32 unit; for each interval |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::map::{CodeMap, union};
 use crate::files::bytes::Reader;
@@ -16,7 +17,7 @@ struct Index<'d> {
     version: u32,
     offsets: Vec<u64>,
     /// Interval and unit.
-    area: Vec<(std::ops::Range<u64>, u32)>,
+    area: Vec<(Range<u64>, u32)>,
     /// What is in front of the area, after the header, and after it.
     rest: [&'d [u8]; 2],
 }
@@ -81,19 +82,22 @@ pub(super) fn compare(
     if (a.version, &right, a.rest) != (b.version, &b.offsets, b.rest) {
         return Err(".gdb_index changed beside its address area".into());
     }
-    let of_unit = |area: &[(std::ops::Range<u64>, u32)], unit: u32, map: Option<&CodeMap>| {
-        let own = area.iter().filter(|e| e.1 == unit).map(|e| e.0.clone());
+    let by_unit = |area: &[(Range<u64>, u32)]| {
+        let mut out: BTreeMap<u32, Vec<Range<u64>>> = BTreeMap::new();
+        for (range, unit) in area {
+            out.entry(*unit).or_default().push(range.clone());
+        }
+        out
+    };
+    let areas = [by_unit(&a.area), by_unit(&b.area)];
+    let of_unit = |which: usize, unit: u32, map: Option<&CodeMap>| {
+        let own = areas[which].get(&unit).cloned().unwrap_or_default();
         match map {
-            Some(map) => union(
-                own.flat_map(|r| map.unit(std::slice::from_ref(&r)))
-                    .collect(),
-            ),
-            None => union(own.collect()),
+            Some(map) => map.unit(&own),
+            None => union(own),
         }
     };
-    let mut units: Vec<u32> = a.area.iter().chain(&b.area).map(|e| e.1).collect();
-    units.sort_unstable();
-    units.dedup();
+    let units: BTreeSet<u32> = areas.iter().flat_map(BTreeMap::keys).copied().collect();
     // Numbers beyond the list of units are those of type units.
     let stays = |unit: u32| -> Option<bool> {
         let [first, end] = [*a.offsets.first()?, *a.offsets.get(1)?];
@@ -106,7 +110,7 @@ pub(super) fn compare(
     };
     for unit in units {
         let moved = Some(map).filter(|_| stays(unit) != Some(true));
-        let (is, should) = (of_unit(&b.area, unit, None), of_unit(&a.area, unit, moved));
+        let (is, should) = (of_unit(1, unit, None), of_unit(0, unit, moved));
         if is != should {
             return Err(format!(
                 ".gdb_index gives unit {unit} the addresses {is:x?}, where {should:x?} is right"

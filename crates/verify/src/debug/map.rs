@@ -49,84 +49,101 @@ pub struct CodeMapParts {
 #[derive(Clone, Debug, Default)]
 pub struct CodeMap(CodeMapParts);
 
-impl CodeMap {
-    /// Sorts the parts.
-    pub fn new(mut parts: CodeMapParts) -> Self {
-        parts.bodies.sort_by_key(|b| b.start);
-        parts.runs.sort_by_key(|r| r.old);
-        parts.entry_jumps.sort_by_key(|j| j.start);
-        parts.entry_blocks.sort_by_key(|b| b.start);
-        parts.executable.sort_by_key(|e| e.start);
-        parts.pointers.sort_unstable();
-        parts.either.sort_unstable();
-        CodeMap(parts)
+/// Asks a [`CodeMap`] for one address after another. What is asked for is nearly always next to what was asked for
+/// before, so it is looked for there first.
+#[derive(Clone, Debug)]
+pub(super) struct Cursor<'m> {
+    map: &'m CodeMapParts,
+    /// The first body, and the first run, that end behind the last address.
+    body: usize,
+    run: usize,
+}
+
+/// The number of stretches of a sorted list that end at an address or in front of it. `last` is the last answer.
+fn ended<T>(sorted: &[T], at: u64, last: &mut usize, end: impl Fn(&T) -> u64) -> usize {
+    let is_it = |i: usize| {
+        let before = i.checked_sub(1).and_then(|i| sorted.get(i));
+        before.is_none_or(|x| end(x) <= at) && sorted.get(i).is_none_or(|x| at < end(x))
+    };
+    if *last > sorted.len() || !is_it(*last) {
+        let next = *last + 1;
+        *last = if next <= sorted.len() && is_it(next) {
+            next
+        } else {
+            sorted.partition_point(|x| end(x) <= at)
+        };
+    }
+    *last
+}
+
+impl<'m> Cursor<'m> {
+    /// The number of the first body that ends behind an address.
+    fn body_after(&mut self, at: u64) -> usize {
+        ended(&self.map.bodies, at, &mut self.body, |b| b.end)
     }
 
-    fn body(&self, at: u64) -> Option<&Range<u64>> {
-        let behind = self.0.bodies.partition_point(|b| b.start <= at);
-        self.0.bodies[..behind].last().filter(|b| b.contains(&at))
+    /// The number of the first run that ends behind an address.
+    fn run_after(&mut self, at: u64) -> usize {
+        ended(&self.map.runs, at, &mut self.run, |r| r.old.0 + r.old.1)
+    }
+
+    fn body(&mut self, at: u64) -> Option<&'m Range<u64>> {
+        let body = self.body_after(at);
+        self.map.bodies.get(body).filter(|b| b.start <= at)
     }
 
     /// The run of an old byte.
-    fn run(&self, at: u64) -> Option<&MovedRun> {
-        let behind = self.0.runs.partition_point(|r| r.old.0 <= at);
-        self.0.runs[..behind]
-            .last()
-            .filter(|r| at - r.old.0 < r.old.1)
+    fn run(&mut self, at: u64) -> Option<&'m MovedRun> {
+        let run = self.run_after(at);
+        self.map.runs.get(run).filter(|r| r.old.0 <= at)
     }
 
     /// Whether the byte was part of a function that moved.
-    pub fn moved(&self, at: u64) -> bool {
+    pub fn moved(&mut self, at: u64) -> bool {
         self.body(at).is_some()
     }
 
-    fn is_code(&self, at: u64) -> bool {
-        self.0.executable.iter().any(|e| e.contains(&at))
-    }
-
     /// Whether an interval is code and some of it moved.
-    pub fn touches(&self, old: &Range<u64>) -> bool {
-        let next = self.0.bodies.partition_point(|b| b.end <= old.start);
-        let meets = self.0.bodies.get(next).is_some_and(|b| b.start < old.end);
-        !old.is_empty() && meets && self.is_code(old.start)
+    pub fn touches(&mut self, old: &Range<u64>) -> bool {
+        if old.is_empty() {
+            return false;
+        }
+        let body = self.body_after(old.start);
+        let meets = self.map.bodies.get(body).is_some_and(|b| b.start < old.end);
+        meets && self.map.executable.iter().any(|e| e.contains(&old.start))
     }
 
-    /// The image of an interval.
-    pub fn image(&self, old: &Range<u64>) -> Vec<Range<u64>> {
+    /// Puts the image of an interval into a list, in the place of what is there.
+    pub fn put_image(&mut self, old: &Range<u64>, out: &mut Vec<Range<u64>>) {
+        out.clear();
         if !self.touches(old) {
-            return if old.is_empty() {
-                Vec::new()
-            } else {
-                vec![old.clone()]
-            };
+            if !old.is_empty() {
+                out.push(old.clone());
+            }
+            return;
         }
-        let mut out = Vec::new();
+        let map = self.map;
+        let mut body = self.body_after(old.start);
         let mut at = old.start;
         while at < old.end {
-            if let Some(body) = self.body(at) {
-                let end = body.end.min(old.end);
-                self.image_in_body(at..end, old.end, &mut out);
+            let next = map.bodies.get(body);
+            if let Some(inside) = next.filter(|b| b.start <= at) {
+                let end = inside.end.min(old.end);
+                self.put_image_in_body(at..end, old.end, out);
                 at = end;
+                body += 1;
             } else {
-                let next = self.0.bodies.partition_point(|b| b.start <= at);
-                let end = self
-                    .0
-                    .bodies
-                    .get(next)
-                    .map_or(old.end, |b| b.start.min(old.end));
+                let end = next.map_or(old.end, |b| b.start.min(old.end));
                 out.push(at..end);
                 at = end;
             }
         }
-        union(out)
+        unite(out);
     }
 
-    fn image_in_body(&self, part: Range<u64>, end: u64, out: &mut Vec<Range<u64>>) {
-        let from = self
-            .0
-            .runs
-            .partition_point(|r| r.old.0 + r.old.1 <= part.start);
-        for run in self.0.runs[from..]
+    fn put_image_in_body(&mut self, part: Range<u64>, end: u64, out: &mut Vec<Range<u64>>) {
+        let from = self.run_after(part.start);
+        for run in self.map.runs[from..]
             .iter()
             .take_while(|r| r.old.0 < part.end)
         {
@@ -150,13 +167,74 @@ impl CodeMap {
     }
 
     /// Where the instruction at an address is now.
-    pub fn instruction(&self, old: u64) -> Option<u64> {
+    pub fn instruction(&mut self, old: u64) -> Option<u64> {
         if !self.moved(old) {
             return Some(old);
         }
         let run = self.run(old)?;
         let offset = old - run.old.0;
         (offset == 0 || run.old.1 == run.new.1).then_some(run.new.0 + offset)
+    }
+}
+
+impl CodeMap {
+    /// Sorts the parts.
+    pub fn new(mut parts: CodeMapParts) -> Self {
+        parts.bodies.sort_by_key(|b| b.start);
+        parts.runs.sort_by_key(|r| r.old);
+        parts.reused = union(parts.reused);
+        parts.entry_jumps.sort_by_key(|j| j.start);
+        parts.entry_blocks.sort_by_key(|b| b.start);
+        parts.executable.sort_by_key(|e| e.start);
+        parts.pointers.sort_unstable();
+        parts.either.sort_unstable();
+        CodeMap(parts)
+    }
+
+    /// Asks for addresses that are near to each other.
+    pub(super) fn cursor(&self) -> Cursor<'_> {
+        Cursor {
+            map: &self.0,
+            body: 0,
+            run: 0,
+        }
+    }
+
+    fn body(&self, at: u64) -> Option<&Range<u64>> {
+        let body = self.0.bodies.partition_point(|b| b.end <= at);
+        self.0.bodies.get(body).filter(|b| b.start <= at)
+    }
+
+    /// The run of an old byte.
+    fn run(&self, at: u64) -> Option<&MovedRun> {
+        let run = self.0.runs.partition_point(|r| r.old.0 + r.old.1 <= at);
+        self.0.runs.get(run).filter(|r| r.old.0 <= at)
+    }
+
+    /// Whether the byte was part of a function that moved.
+    pub fn moved(&self, at: u64) -> bool {
+        self.body(at).is_some()
+    }
+
+    fn is_code(&self, at: u64) -> bool {
+        self.0.executable.iter().any(|e| e.contains(&at))
+    }
+
+    /// Whether an interval is code and some of it moved.
+    pub fn touches(&self, old: &Range<u64>) -> bool {
+        self.cursor().touches(old)
+    }
+
+    /// The image of an interval.
+    pub fn image(&self, old: &Range<u64>) -> Vec<Range<u64>> {
+        let mut out = Vec::new();
+        self.cursor().put_image(old, &mut out);
+        out
+    }
+
+    /// Where the instruction at an address is now.
+    pub fn instruction(&self, old: u64) -> Option<u64> {
+        self.cursor().instruction(old)
     }
 
     /// Where what was in front of an address ends now, with (`tail`) or without what was added there.
@@ -217,21 +295,31 @@ impl CodeMap {
         self.body(at).map(|b| b.end)
     }
 
+    /// Old bytes of an interval that were given to other code.
+    fn reused_in(&self, old: &Range<u64>) -> impl Iterator<Item = &Range<u64>> {
+        let from = self.0.reused.partition_point(|h| h.end <= old.start);
+        let end = old.end;
+        self.0.reused[from..]
+            .iter()
+            .take_while(move |h| h.start < end)
+    }
+
     /// Intervals of a unit: what it had, without what other code was given, and the image.
     pub fn unit(&self, old: &[Range<u64>]) -> Vec<Range<u64>> {
-        let mut out = Vec::new();
+        let (mut out, mut image) = (Vec::new(), Vec::new());
+        let mut near = self.cursor();
         for range in old {
-            let mut rest = vec![range.clone()];
-            for hole in self.0.reused.iter().filter(|_| self.is_code(range.start)) {
-                rest = rest
-                    .into_iter()
-                    .flat_map(|r| [r.start..r.end.min(hole.start), r.start.max(hole.end)..r.end])
-                    .filter(|r| !r.is_empty())
-                    .collect();
+            let mut at = range.start;
+            if self.is_code(range.start) {
+                for hole in self.reused_in(range) {
+                    out.push(at..at.max(hole.start));
+                    at = at.max(hole.end);
+                }
             }
-            out.extend(rest);
-            if self.touches(range) {
-                out.extend(self.image(range));
+            out.push(at..at.max(range.end));
+            if near.touches(range) {
+                near.put_image(range, &mut image);
+                out.append(&mut image);
             }
         }
         union(out)
@@ -239,12 +327,8 @@ impl CodeMap {
 
     /// Where the first byte of an interval is that other code was given.
     pub fn first_reused(&self, old: &Range<u64>) -> Option<u64> {
-        let holes = self
-            .0
-            .reused
-            .iter()
-            .filter(|h| h.start < old.end && h.end > old.start);
-        holes.map(|h| h.start.max(old.start)).min()
+        let first = self.reused_in(old).next()?;
+        Some(first.start.max(old.start))
     }
 
     /// Where moved functions are entered.
@@ -263,14 +347,116 @@ impl CodeMap {
 
 /// The same bytes in as few intervals as possible.
 pub(crate) fn union(mut list: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    unite(&mut list);
+    list
+}
+
+/// The same, of a list in its place.
+pub(super) fn unite(list: &mut Vec<Range<u64>>) {
     list.retain(|r| !r.is_empty());
-    list.sort_by_key(|r| r.start);
-    let mut out: Vec<Range<u64>> = Vec::new();
-    for r in list {
-        match out.last_mut().filter(|last| last.end >= r.start) {
-            Some(last) => last.end = last.end.max(r.end),
-            None => out.push(r),
-        }
+    if list.len() < 2 {
+        return;
     }
-    out
+    list.sort_by_key(|r| r.start);
+    list.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
+mod tests {
+    use super::*;
+    use arbitrary::Unstructured;
+
+    fn random(u: &mut Unstructured<'_>) -> arbitrary::Result<CodeMap> {
+        let mut parts = CodeMapParts {
+            executable: vec![0x1000..0x3000],
+            ..CodeMapParts::default()
+        };
+        let mut at = 0x1000u64;
+        let mut new = 0x9000u64;
+        for _ in 0..u.int_in_range(0..=8)? {
+            let start = at + u.int_in_range(0..=2)? * 16;
+            let end = start + u.int_in_range(1..=64)?;
+            parts.bodies.push(start..end);
+            let mut from = start + u.int_in_range(0..=3)?;
+            while from < end {
+                let len = u.int_in_range(1..=16)?.min(end - from);
+                let new_len = if u.ratio(1, 4)? { 5 } else { len };
+                let tail = u.int_in_range(0..=2)?;
+                new += u.int_in_range(0..=1)? * 0x100;
+                parts.runs.push(MovedRun {
+                    old: (from, len),
+                    new: (new, new_len),
+                    tail,
+                });
+                new += new_len + tail;
+                from += len + u.int_in_range(0..=1)? * 3;
+            }
+            if u.ratio(1, 3)? {
+                parts.reused.push(start + 1..end);
+            }
+            at = end;
+        }
+        Ok(CodeMap::new(parts))
+    }
+
+    #[test]
+    fn what_was_asked_before_makes_no_difference() {
+        arbtest::arbtest(|u| {
+            let map = random(u)?;
+            let mut near = map.cursor();
+            let mut image = Vec::new();
+            for _ in 0..u.int_in_range(1..=30)? {
+                let start = u.int_in_range(0xff0..=0x1400u64)?;
+                let old = start..start + u.int_in_range(0..=90)?;
+                assert_eq!(near.touches(&old), map.touches(&old));
+                near.put_image(&old, &mut image);
+                assert_eq!(image, map.image(&old));
+                assert_eq!(near.instruction(start), map.instruction(start));
+                assert_eq!(near.moved(start), map.moved(start));
+            }
+            Ok(())
+        });
+    }
+
+    /// The image byte by byte.
+    #[test]
+    fn bytes_of_an_interval_are_those_of_its_parts() {
+        let bytes = |list: &[Range<u64>]| -> Vec<u64> { list.iter().cloned().flatten().collect() };
+        arbtest::arbtest(|u| {
+            let map = random(u)?;
+            // What begins in front of all code is no code.
+            let start = u.int_in_range(0x1000..=0x1400u64)?;
+            let old = start..start + u.int_in_range(1..=90)?;
+            let cut = u.int_in_range(old.start..=old.end)?;
+            let mut parts = map.image(&(old.start..cut));
+            parts.extend(map.image(&(cut..old.end)));
+            // An instruction that was re-encoded may be cut into parts that have nothing in common with it.
+            let whole = map.0.runs.iter().all(|r| r.old.1 == r.new.1);
+            if whole {
+                assert_eq!(union(parts), map.image(&old));
+            }
+            let unit = map.unit(std::slice::from_ref(&old));
+            let mut expected: Vec<u64> = bytes(std::slice::from_ref(&old));
+            if map.is_code(old.start) {
+                let taken = |at: &u64| map.0.reused.iter().any(|h| h.contains(at));
+                expected.retain(|at| !taken(at));
+                let first = old.clone().find(taken);
+                assert_eq!(map.first_reused(&old), first);
+            }
+            if map.touches(&old) {
+                expected.extend(bytes(&map.image(&old)));
+            }
+            expected.sort_unstable();
+            expected.dedup();
+            assert_eq!(bytes(&unit), expected);
+            Ok(())
+        });
+    }
 }

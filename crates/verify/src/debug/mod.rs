@@ -9,11 +9,11 @@
 //!
 //! | part | what is shown | where |
 //! |---|---|---|
-//! | frame | the same units and entries at the same offsets, with the same attributes but for those below | [`frame`] |
+//! | frame | the same units and entries at the same offsets, with the same attributes but for those below | [`frame`], [`plain`] |
 //! | scopes | each entry's intervals are the images of its old ones, and the first begins with its entry | [`scopes`] |
 //! | places | each variable's expressions hold for the images of their old intervals | [`places`] |
 //! | single addresses | labels, calls, return addresses and addresses in expressions follow | [`frame`] |
-//! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did; one row more may say where a prologue ends | [`lines`] |
+//! | rows | each line program gives the same file, line and column for the image of each row, and statements begin where they did; one row more may say where a prologue ends | [`lines`], [`sequences`] |
 //! | indexes | `.debug_aranges` and `.gdb_index` have the units' code | [`scopes`], [`gdb_index`] |
 //! | unwinding | `.debug_frame` says of new code what it said of old | [`unwind`] |
 //! | moves | which bytes correspond to which | [`moves`] |
@@ -34,9 +34,11 @@ mod lines;
 mod map;
 mod moves;
 mod places;
+mod plain;
 mod probes;
 mod program;
 mod scopes;
+mod sequences;
 mod split;
 mod stale;
 mod unwind;
@@ -115,6 +117,8 @@ pub(crate) struct Both<'d> {
     pub halves: Option<[split::Halves<'d>; 2]>,
     /// These are units in files of their own.
     pub is_split: bool,
+    /// An index of a string is that of the same string in both.
+    pub same_strings: bool,
 }
 
 /// Where units are.
@@ -158,6 +162,8 @@ pub fn check_split<'d>(
         programs: Vec::new(),
         halves: None,
         is_split: false,
+        // The sections are compared as a whole.
+        same_strings: true,
     };
     let halves = |which: usize, parent: &Dwarf<Slice<'d>>| {
         split::Halves::read(files[which], parent, which == 1)

@@ -1,5 +1,6 @@
 //! Places: expressions of variables, and where they hold.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -7,7 +8,6 @@ use gimli::{Attribute, AttributeValue, Dwarf, Expression, Operation, Unit, const
 
 use super::Slice;
 use super::frame::{Entries, Units};
-use super::map::union;
 
 /// An entry of a list: where, and what.
 type Place<'d> = (Range<u64>, Expression<Slice<'d>>);
@@ -45,36 +45,81 @@ pub(super) fn compare<'d>(
             side.retain(|(range, _)| !is_negative(range));
         }
     }
-    // By expression, with addresses replaced by what they name: which bytes it holds for.
-    let mut expected: BTreeMap<Vec<u8>, Vec<Range<u64>>> = BTreeMap::new();
-    let mut found = expected.clone();
-    for (range, expression) in &old {
-        let key = canonical(units, expression, true)?;
-        expected
-            .entry(key)
-            .or_default()
-            .extend(units.both.map.image(range));
-    }
-    for (range, expression) in &new {
-        let key = canonical(units, expression, false)?;
-        found.entry(key).or_default().push(range.clone());
-    }
-    for side in [&mut expected, &mut found] {
-        side.values_mut()
-            .for_each(|list| *list = union(std::mem::take(list)));
-        side.retain(|_, list| !list.is_empty());
-    }
-    if expected != found {
-        let what = format!(
-            "{} has places {found:x?}, where {expected:x?} is right",
-            a.name()
-        );
-        units.fail(entry, what);
+    if !stay(units, &old, &new) {
+        let expected = expected(units, &old)?;
+        let found = found(units, &new)?;
+        if expected != found {
+            let by_expression = |said: Vec<Said<'d>>| {
+                let mut out: BTreeMap<Cow<'d, [u8]>, Vec<Range<u64>>> = BTreeMap::new();
+                for (expression, start, end) in said {
+                    out.entry(expression).or_default().push(start..end);
+                }
+                out
+            };
+            let what = format!(
+                "{} has places {:x?}, where {:x?} is right",
+                a.name(),
+                by_expression(found),
+                by_expression(expected)
+            );
+            units.fail(entry, what);
+        }
     }
     if a.name() == c::DW_AT_location {
         views(units, entry, b)?;
     }
     Ok(())
+}
+
+/// Whether two lists say the same of code that stayed, without a name of an address. Most do.
+fn stay(units: &mut Units<'_, '_>, old: &[Place<'_>], new: &[Place<'_>]) -> bool {
+    let mut pairs = old.iter().zip(new);
+    old.len() == new.len()
+        && pairs.all(|(a, b)| {
+            let (bytes, range) = (a.1.0.slice(), &a.0);
+            (range, bytes) == (&b.0, b.1.0.slice())
+                && !units.near.touches(range)
+                && !may_name_address(bytes)
+        })
+}
+
+/// An expression, with addresses replaced by what they name, and bytes that it holds for: start and end.
+type Said<'d> = (Cow<'d, [u8]>, u64, u64);
+
+/// What the input says, of new code.
+fn expected<'d>(units: &mut Units<'_, 'd>, old: &[Place<'d>]) -> gimli::Result<Vec<Said<'d>>> {
+    let mut out = Vec::with_capacity(old.len());
+    let mut image = std::mem::take(&mut units.image);
+    for (range, expression) in old {
+        let key = canonical(units, expression, true)?;
+        units.near.put_image(range, &mut image);
+        out.extend(image.iter().map(|r| (key.clone(), r.start, r.end)));
+    }
+    units.image = image;
+    Ok(normal(out))
+}
+
+/// What the output says.
+fn found<'d>(units: &Units<'_, 'd>, new: &[Place<'d>]) -> gimli::Result<Vec<Said<'d>>> {
+    let said = |(range, expression): &Place<'d>| {
+        Ok((canonical(units, expression, false)?, range.start, range.end))
+    };
+    let said: gimli::Result<Vec<Said<'d>>> = new.iter().map(said).collect();
+    Ok(normal(said?))
+}
+
+/// Sorted, with neighbours joined that say the same.
+fn normal(mut said: Vec<Said<'_>>) -> Vec<Said<'_>> {
+    said.retain(|s| s.1 < s.2);
+    said.sort_unstable();
+    said.dedup_by(|next, last| {
+        let joins = next.0 == last.0 && next.1 <= last.2;
+        if joins {
+            last.2 = last.2.max(next.2);
+        }
+        joins
+    });
+    said
 }
 
 /// Whether two expressions say the same, each of its file.
@@ -89,8 +134,36 @@ pub(super) fn same_expression<'d>(
     Ok(canonical(units, &a, true)? == canonical(units, &b, false)?)
 }
 
+/// Whether an operation may be among these bytes that names an address, or an entry of the pool of addresses.
+fn may_name_address(expression: &[u8]) -> bool {
+    const NAMES: [gimli::DwOp; 5] = [
+        c::DW_OP_addr,
+        c::DW_OP_addrx,
+        c::DW_OP_constx,
+        c::DW_OP_GNU_addr_index,
+        c::DW_OP_GNU_const_index,
+    ];
+    expression
+        .iter()
+        .any(|byte| NAMES.contains(&gimli::DwOp(*byte)))
+}
+
 /// An expression with addresses of code encoded out: those of the input as they should be in the output.
 fn canonical<'d>(
+    units: &Units<'_, 'd>,
+    expression: &Expression<Slice<'d>>,
+    of_input: bool,
+) -> gimli::Result<Cow<'d, [u8]>> {
+    let bytes = expression.0.slice();
+    Ok(if may_name_address(bytes) {
+        Cow::Owned(encoded_out(units, expression, of_input)?)
+    } else {
+        Cow::Borrowed(bytes)
+    })
+}
+
+/// The same of one that may name addresses.
+fn encoded_out<'d>(
     units: &Units<'_, 'd>,
     expression: &Expression<Slice<'d>>,
     of_input: bool,
@@ -132,7 +205,7 @@ fn canonical<'d>(
                 continue;
             }
             Operation::EntryValue { expression } => {
-                let inner = canonical(units, &Expression(expression), of_input)?;
+                let inner = encoded_out(units, &Expression(expression), of_input)?;
                 out.push(c::DW_OP_entry_value.0);
                 out.extend((inner.len() as u64).to_le_bytes());
                 out.extend(inner);

@@ -391,16 +391,16 @@ fn one_failure(what: String) -> DebugReport {
 
 /// Whether two units, their abbreviations, lists, strings, line tables and macros have the same bytes.
 fn same_bytes(a: &Half<'_>, b: &Half<'_>) -> bool {
-    let all = |half: &Half<'_>| {
-        let abbreviations = half.dwarf.debug_abbrev.reader().slice().to_vec();
-        let entries = half
-            .header
-            .range_from(gimli::UnitOffset(half.header.size_of_header())..)
-            .map(|r| r.slice().to_vec())
-            .ok();
-        (abbreviations, entries, half.lists.map(<[u8]>::to_vec))
-    };
-    fixed(a, b) && all(a) == all(b)
+    fn all<'d>(half: &Half<'d>) -> (&'d [u8], Option<&'d [u8]>, [&'d [u8]; 3]) {
+        let entries = gimli::UnitOffset(half.header.size_of_header());
+        let entries = half.header.range_from(entries..);
+        (
+            half.dwarf.debug_abbrev.reader().slice(),
+            entries.map(|r| r.slice()).ok(),
+            half.lists,
+        )
+    }
+    strings(a) == strings(b) && same_tables(a, b) && all(a) == all(b)
 }
 
 /// The header of a unit's table of strings, and those that it can name, by index.
@@ -419,19 +419,16 @@ fn strings<'d>(half: &Half<'d>) -> Option<(&'d [u8], Vec<Slice<'d>>)> {
     Some((header, strings))
 }
 
-/// Whether strings, line tables and macros are the same.
-fn fixed(a: &Half<'_>, b: &Half<'_>) -> bool {
-    if strings(a) != strings(b) {
-        return false;
-    }
-    let all = |half: &Half<'_>| {
+/// Whether two units have the same line tables and macros.
+fn same_tables(a: &Half<'_>, b: &Half<'_>) -> bool {
+    fn all<'d>(half: &Half<'d>) -> [&'d [u8]; 3] {
         let d = &half.dwarf;
         [
-            d.debug_line.reader().slice().to_vec(),
-            d.debug_macro.reader().slice().to_vec(),
-            d.debug_macinfo.reader().slice().to_vec(),
+            d.debug_line.reader().slice(),
+            d.debug_macro.reader().slice(),
+            d.debug_macinfo.reader().slice(),
         ]
-    };
+    }
     all(a) == all(b)
 }
 
@@ -455,7 +452,9 @@ fn half<'d>(
         report.fail("the header of a split unit changed".to_owned());
         return report;
     }
-    if !fixed(a, b) {
+    let (strings, of_new) = (strings(a), strings(b));
+    let same_strings = strings == of_new;
+    if !same_strings || !same_tables(a, b) {
         report.fail("strings, file names or macros of a split unit changed".to_owned());
     }
     for i in [1, 2] {
@@ -489,6 +488,7 @@ fn half<'d>(
         programs: vec![(0, 0)],
         halves: None,
         is_split: true,
+        same_strings: same_strings && strings.is_some(),
     };
     let mut units = Units {
         both: &halves,
@@ -496,6 +496,8 @@ fn half<'d>(
         new: &new,
         report,
         start: 0,
+        near: both.map.cursor(),
+        image: Vec::new(),
     };
     if let Err(e) = entries(&mut units) {
         units.report.fail(format!("a split unit: {e}"));

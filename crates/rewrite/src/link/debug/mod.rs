@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run};
 use postlink_elf::elf::{Elf, SymbolTable};
-use postlink_elf::moves::{self, Move, Moves};
+use postlink_elf::moves::{self, Move};
 use postlink_elf::raw;
 use postlink_elf::write::{InSection, NewBytes, NewKind, NewSymbol, Replacement, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
@@ -411,11 +411,7 @@ fn put_moves(map: &AddressMap, writer: &mut Writer<'_>) -> Result<(), Error> {
         new: run.new,
         new_len: run.new_len.into(),
     });
-    let bytes = moves::encode(&Moves {
-        runs: runs.collect(),
-        entry_jumps: map.entry_jumps().to_vec(),
-        pointers: map.pointers().to_vec(),
-    })?;
+    let bytes = moves::encode(runs, map.entry_jumps(), map.pointers())?;
     writer.append_filled(moves::SECTION, NewKind::Note, moves::ALIGN, &bytes);
     Ok(())
 }
