@@ -132,9 +132,10 @@ impl Form {
             Form::Load(_) => base.wrapping_add_signed(i64::from(stored as u32 as i32)),
             Form::Jump(jump) => {
                 let unused = 64 - 8 * u32::from(jump.width).min(8);
-                let value = match jump.signed {
-                    true => (stored << unused) as i64 >> unused,
-                    false => stored as i64,
+                let value = if jump.signed {
+                    (stored << unused) as i64 >> unused
+                } else {
+                    stored as i64
                 };
                 base.wrapping_add_signed(value << jump.shift.min(63))
             }
