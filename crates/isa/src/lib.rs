@@ -296,6 +296,15 @@ pub enum Sets {
         /// By how many.
         by: u8,
     },
+    /// Another register and a number, if that is an address or a number.
+    Sum {
+        /// Register.
+        to: u8,
+        /// The other register.
+        from: u8,
+        /// The number.
+        by: u64,
+    },
     /// A number that is not above another (unsigned).
     Below {
         /// Register.
@@ -315,6 +324,7 @@ impl Sets {
             | Sets::Extend { to, .. }
             | Sets::And { to, .. }
             | Sets::Shift { to, .. }
+            | Sets::Sum { to, .. }
             | Sets::Below { to, .. } => to,
         }
     }
@@ -346,6 +356,32 @@ pub struct TableLoad {
     pub disp: u64,
     /// Bytes of the instruction in front of the displacement; nothing is after it.
     pub lead: u8,
+}
+
+/// Straight code that ends with a jump through a table of distances, and that may be encoded again as one through a
+/// table of words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableJump {
+    /// Number of its instructions, the jump among them.
+    pub count: u8,
+    /// The table, if its own instructions form that address.
+    pub table: Option<u64>,
+    /// The register that holds that address where the entry is loaded.
+    pub register: u8,
+    /// The register with the index.
+    pub index: u8,
+    /// How many low bits of it count: 32 or 64.
+    pub bits: u8,
+    /// Bytes of an entry: 1, 2 or 4.
+    pub width: u8,
+    /// Entries have a sign.
+    pub signed: bool,
+    /// Entries are shifted left by this.
+    pub shift: u8,
+    /// The place in the code that they count from; `None`: the table.
+    pub anchor: Option<u64>,
+    /// General registers that it overwrites, one bit each.
+    pub writes: u32,
 }
 
 /// What an instruction does with memory.
@@ -693,6 +729,16 @@ pub trait Decode: Copy + Send + Sync + 'static {
         None
     }
 
+    /// What the end of straight code is, if that is a jump through a table which may be encoded again. `forms`: what
+    /// forms the table's address right in front of it belongs to it.
+    fn table_jump<'c>(
+        _path: &[Insn],
+        _code: impl Fn(&Insn) -> &'c [u8],
+        _forms: bool,
+    ) -> Option<TableJump> {
+        None
+    }
+
     /// The instruction as an addition of a whole register (the second) to another.
     fn adds(_bytes: &[u8], _insn: &Insn) -> Option<(u8, u8)> {
         None
@@ -820,6 +866,12 @@ pub trait Encode: Decode {
 
     /// Appends a [`TableLoad`] (`original`) with another displacement. Returns false if there is no such form.
     fn put_table_load<T>(_out: &mut Code<T>, _original: &[u8], _displacement: T) -> bool {
+        false
+    }
+
+    /// Appends what a [`TableJump`] does in front of its jump (`original`), through a table of words that count from
+    /// the table; it overwrites no other register. Returns false if there is no such form.
+    fn put_table_jump<T: Copy>(_out: &mut Code<T>, _original: &[u8], _table: T) -> bool {
         false
     }
 

@@ -16,7 +16,8 @@ const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 const GCC: &str = "aarch64-linux-gnu-gcc";
 const ROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// `victim` signs its return address; `table` jumps through a table that counts from its own code. What is at
+/// `victim` signs its return address; `table` jumps through a table that counts from its own code, and
+/// reads what the jump leaves in registers, so that new code has no table of its own. What is at
 /// `spare` belongs to nobody: it has neither unwind entry nor size.
 const SOURCE: &str = r#"
 extern int victim(int);
@@ -36,7 +37,7 @@ __attribute__((noinline, noipa)) int table(int k, int x) {
     case 0: return x * 3;
     case 1: return x + 7;
     case 2: print("two ", 4); return x - 1;
-    case 3: return x ^ 0x55;
+    case 3: __asm__ volatile("cmp x0, x1" ::: "cc"); return x ^ 0x55;
     case 4: return x << 3;
     case 5: return victim(x) + 1;
     case 6: return -x;

@@ -1,6 +1,7 @@
 //! Jump tables of AArch64 programs without kept relocations that do not count from a place in the code: words that
 //! count from the table itself, and addresses. They stay as they are; where they lead in old code, jumps to new code
-//! are written. So what they lead to is counted, and what is changed there is found.
+//! are written, unless the jump is understood whole. So what they lead to is counted, and what is changed there is
+//! found.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,7 +150,10 @@ fn what_words_and_addresses_lead_to_is_counted_and_faults_there_are_found() {
         for name in ["near", "extended", "unbounded", "hoisted", "addresses"] {
             let moved = report.functions.iter().find(|f| f.old == symbols[name]);
             let moved = moved.unwrap_or_else(|| panic!("{kind}: {name} moved"));
-            assert_eq!(moved.falls_back.len(), 1, "{kind}: {name}");
+            // Of two of them new code has a table of its own; `tests/own_tables_aarch64.rs` looks at such.
+            let own = usize::from(["near", "extended"].contains(&name));
+            let numbers = (moved.tables.len(), moved.falls_back.len());
+            assert_eq!(numbers, (own, 1 - own), "{kind}: {name}");
         }
         let kinds = [Kind::LabelJumpToWrongBlock, Kind::FallBackUnclaimed];
         let applied = support::faults::spoil(&input, &output, &kinds);

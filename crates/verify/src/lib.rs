@@ -960,7 +960,7 @@ fn what_is_seen<A: Arch>(
             );
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
-            && cx.patches.owner(old) != Some(id)
+            && !bare::is_further_entry::<A>(cx, id, old)
             && (!cx.has_fall_back(id) && !cx.is_base(id, old)
                 || visible.describes_insides && cx.bare)
         {

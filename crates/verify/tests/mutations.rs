@@ -150,6 +150,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::CALLERS,
                 Kind::CALLERS_SIGNED,
                 Kind::OWN_TABLES,
+                Kind::OWN_TABLES_AARCH64,
                 Kind::DEBUG,
                 Kind::CHANGES,
                 Kind::START_UP,

@@ -8,6 +8,7 @@
 //! | [`places`] | addresses that words could name, wherever they are |
 //! | [`encode`] | the few instructions that are put in, as words |
 //! | [`table`] | what kind of table an indirect jump goes through |
+//! | [`mod@values`] | what instructions leave in registers; jumps through tables, encoded again |
 //! | [`counter`] | the increment of a counter |
 //! | [`coverage`] | counters of machine profiles |
 //! | [`site`] | recorders of indirect call targets |
@@ -47,6 +48,9 @@
 //! one) has become a `b` to the new block. A target too many or too few in the reconstruction does no harm:
 //! every instruction of the old body continues doing what it did. Tables of words relative to the table itself
 //! (`.word L - table`, relocations kept by the linker) are rewritten in place as on x86-64.
+//!
+//! Where the linker kept no relocations, jumps of which index and table are known go through tables of new code's own
+//! ([`mod@values`]), and the others as above.
 
 mod branch;
 mod constants;
@@ -61,12 +65,13 @@ mod runtime;
 mod site;
 mod table;
 pub mod text;
+mod values;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages, Insn, Isa,
-    JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError,
-    SiteRef, TableInPlace,
+    Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages,
+    Insn, Isa, JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig,
+    RuntimeError, SiteRef, TableInPlace, TableJump, Values,
 };
 
 /// The instruction set.
@@ -180,6 +185,26 @@ impl Decode for AArch64 {
         places::numbers(bytes, addr, found);
     }
 
+    fn values(bytes: &[u8], insn: &Insn) -> Values {
+        values::values(bytes, insn)
+    }
+
+    fn bounds(cond: Cond, taken: bool, compares: &Compares) -> Option<u64> {
+        values::bounds(cond, taken, compares)
+    }
+
+    fn table_jump<'c>(
+        path: &[Insn],
+        code: impl Fn(&Insn) -> &'c [u8],
+        forms: bool,
+    ) -> Option<TableJump> {
+        values::table_jump(path, code, forms)
+    }
+
+    fn jump_register(bytes: &[u8], _: &Insn) -> Option<u8> {
+        values::jump_register(bytes)
+    }
+
     const STUB_ALIGNMENT: usize = 4;
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {
@@ -283,6 +308,10 @@ impl Encode for AArch64 {
         found: impl FnMut(&Insn, Option<Code<T>>),
     ) {
         constants::fold(bytes, addr, constant, found);
+    }
+
+    fn put_table_jump<T: Copy>(out: &mut Code<T>, original: &[u8], table: T) -> bool {
+        values::put_table_jump(out, original, table)
     }
 
     fn put_nops(out: &mut Vec<u8>, len: usize) {

@@ -286,6 +286,9 @@ pub(crate) fn cheapest<I: Isa>(
         if *landing_pad || *at < allowed.0 || *at > allowed.1 {
             continue; // the counter goes after it
         }
+        if cfg.own_tables.iter().any(|t| t.is_inside(*at)) {
+            continue; // and in front of a jump through a table of new code's own
+        }
         let live = live.or(kept).minus(spare);
         let cost = cost(live);
         if best.is_none_or(|x| cost <= x.0) {

@@ -57,6 +57,7 @@ pub(super) fn resolve<I: Isa>(
         claimed: vec![false; tables.len()],
         anchors,
         formed,
+        own_tables,
         found: IndirectJumps::default(),
     };
     for table in own_tables {
@@ -98,6 +99,7 @@ struct Resolver<'a, 'd> {
     anchors: Vec<(u64, bool)>,
     /// Addresses that registers may hold.
     formed: Vec<(u8, u64)>,
+    own_tables: &'a [OwnTable],
     found: IndirectJumps,
 }
 
@@ -274,7 +276,9 @@ impl Resolver<'_, '_> {
                 // The jump may be after a landing pad.
                 let pad = u64::from(first.len) * u64::from(first.traits.landing_pad);
                 let end = at + I::jump_len(Reach::Long) as u64 + pad;
-                !program.entry_proof.may_be_read(*at, end)
+                // Nothing enters what is encoded again.
+                let inside = self.own_tables.iter().any(|t| t.is_inside(*at));
+                !inside && !program.entry_proof.may_be_read(*at, end)
             })
         };
         let count = all.len();

@@ -10,6 +10,11 @@
 //! | distances | `movsxd r,[B+I*4+d]`; `add r,B'` or `add B',r`; `jmp` | `T = B + d`, `b = B'` |
 //! | addresses (fixed-address programs) | `jmp [B+I*8+d]`; `jmp [d+I*8]`; the same with `mov r,…`; `jmp r` | `T = B + d` |
 //!
+//! On AArch64 no load has a displacement beside an index, and entries may be too narrow for where new code is. There
+//! the straight code up to the jump is encoded again as a whole ([`TableJump`]): it forms the address of a new table of
+//! words that count from that table, in registers that it overwrites anyhow. Then these hold something else behind the
+//! jump, so every entry has to lead into the function, to code that does not read them, and there is no guard.
+//!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
 //! lead into the function, and where it is above, the old load goes on. So is one whose type alone bounds it, where
@@ -20,7 +25,7 @@
 //! The edges of a table are part of the data flow that bounds its index and that of others. So tables are assumed, data
 //! flow says what they are, and that is repeated until it says what was assumed.
 
-use postlink_isa::{Flow, Insn, Isa, RegSet, TableLoad, Values};
+use postlink_isa::{Flow, Insn, Isa, RegSet, TableJump, TableLoad, Values};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::FunctionCode;
@@ -32,13 +37,17 @@ const ENTRIES: u64 = 4096;
 const ROUNDS: usize = 8;
 /// How often what changes at a place is taken in before it is given up.
 const OFTEN: u32 = 24;
+/// In a program of this size the words of a table that counts from itself reach everything.
+const REACH: u64 = 1 << 30;
+/// A jump through a table that is encoded again has no more instructions than this.
+const LONGEST: usize = 6;
 
 /// A jump table of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnTable {
-    /// Address of the instruction that loads an entry (or jumps to it).
+    /// Address of the instruction that loads an entry (or jumps to it); of the first of those that are encoded again.
     pub load: u64,
-    /// Its length.
+    /// Its length; of all that are encoded again, up to the jump.
     pub len: u8,
     /// Address of the jump.
     pub jump: u64,
@@ -52,8 +61,10 @@ pub struct OwnTable {
     pub table: u64,
     /// What its entries are added to; 0 for addresses.
     pub base: u64,
-    /// Bytes of an entry: 4, or 8 for addresses.
+    /// Bytes of an entry of its own: 4, or 8 for addresses.
     pub width: u8,
+    /// Its own entries count from itself, and all that leads to the jump is encoded again ([`TableJump`]).
+    pub relative: bool,
     /// Nothing bounds the index: it is compared with the last entry.
     pub guarded: bool,
     /// Its entries.
@@ -89,6 +100,47 @@ impl OwnTable {
     pub fn leaves(&self) -> bool {
         self.guarded || self.entries.iter().any(|e| e.block.is_none())
     }
+
+    /// Whether an instruction is behind the first of those that are encoded again as a whole: nothing can be put there.
+    pub fn is_inside(&self, at: u64) -> bool {
+        self.relative && self.load < at && at <= self.jump
+    }
+}
+
+/// What reads a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A load that gets another displacement.
+    Load(TableLoad),
+    /// Straight code that begins there and is encoded again.
+    Jump(TableJump),
+}
+
+impl Form {
+    /// Bytes of an entry of the old table.
+    fn width(&self) -> u64 {
+        match self {
+            Form::Load(load) => load.width.into(),
+            Form::Jump(jump) => jump.width.into(),
+        }
+    }
+
+    /// Where an entry leads.
+    fn target(&self, base: u64, stored: u64) -> u64 {
+        match self {
+            Form::Load(load) if load.width == 8 => stored,
+            Form::Load(_) => base.wrapping_add_signed(i64::from(stored as u32 as i32)),
+            Form::Jump(jump) => {
+                let unused = 64 - 8 * u32::from(jump.width).min(8);
+                let value = if jump.signed {
+                    (stored << unused) as i64 >> unused
+                } else {
+                    stored as i64
+                };
+                base.wrapping_add_signed(value << jump.shift.min(63))
+            }
+        }
+    }
 }
 
 /// Finds the tables of a function's indirect jumps.
@@ -97,19 +149,75 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<OwnTable> {
     if code.program.refs.kept || !code.insns.iter().any(jumps) {
         return Vec::new();
     }
-    let loads: Vec<(usize, TableLoad)> = (0..code.insns.len())
+    let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
         .filter_map(|k| {
             let insn = &code.insns[k];
             let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
             let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
             // The loader makes addresses of a program that is not at a fixed one.
             (load.width == 4 && load.to.is_some() || load.width == 8 && code.program.refs.fixed)
-                .then_some((k, load))
+                .then_some((k, Form::Load(load)))
         })
         .collect();
+    loads.extend(table_jumps::<I>(code));
     if loads.is_empty() {
         return Vec::new();
     }
+    let tables = settled::<I>(code, loads.clone());
+    // Where other code may read the table's address, what forms it stays.
+    let found = |k: usize| tables.iter().any(|t| t.load == code.insns[k].addr);
+    let mut changed = false;
+    for (k, form) in &mut loads {
+        if let Form::Jump(jump) = *form
+            && jump.table.is_some()
+            && !found(*k)
+            && let Some(shorter) =
+                table_jump::<I>(code, *k + usize::from(jump.count) - 1, *k, false)
+        {
+            (*k, *form) = shorter;
+            changed = true;
+        }
+    }
+    if changed {
+        settled::<I>(code, loads)
+    } else {
+        tables
+    }
+}
+
+/// Jumps through tables that may be encoded again, by number of their first instruction.
+fn table_jumps<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<(usize, Form)> {
+    let program = code.program;
+    let first = program.elf.loads().map(|s| s.addr).min().unwrap_or(0);
+    if program.new_end.saturating_sub(first) >= REACH {
+        return Vec::new();
+    }
+    let jumps = code.pieces.iter().flat_map(|&(from, to)| {
+        let all = (from..to).filter(|k| code.insns[*k].flow == Flow::IndirectJump);
+        all.map(move |k| (from, k))
+    });
+    jumps
+        .filter_map(|(from, k)| table_jump::<I>(code, k, from, true))
+        .collect()
+}
+
+/// The same of one, instruction `k`, whose instructions are not in front of instruction `from`.
+fn table_jump<I: Isa>(
+    code: &FunctionCode<'_, '_>,
+    k: usize,
+    from: usize,
+    forms: bool,
+) -> Option<(usize, Form)> {
+    let straight = |i: &usize| code.insns[*i].flow == Flow::Next;
+    let before = (from..k).rev().take(LONGEST - 1).take_while(straight);
+    let first = before.last().unwrap_or(k);
+    let jump = I::table_jump(&code.insns[first..=k], |i| code.bytes(i), forms)?;
+    let begin = (k + 1).checked_sub(jump.count.into())?;
+    Some((begin, Form::Jump(jump)))
+}
+
+/// The tables of what reads some.
+fn settled<I: Isa>(code: &FunctionCode<'_, '_>, loads: Vec<(usize, Form)>) -> Vec<OwnTable> {
     let mut search = Search::new::<I>(code, loads);
     let mut tables: Vec<OwnTable> = Vec::new();
     for round in 0..ROUNDS {
@@ -131,7 +239,7 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<OwnTable> {
 struct Search<'a, 'd> {
     code: &'a FunctionCode<'a, 'd>,
     /// Loads of what could be a table's entry, by number of the instruction.
-    loads: Vec<(usize, TableLoad)>,
+    loads: Vec<(usize, Form)>,
     /// By number of the instruction: what it is of `loads`.
     load_at: FxHashMap<usize, u32>,
     /// By address: the instruction's number.
@@ -167,7 +275,7 @@ struct Facts {
 }
 
 impl<'a, 'd> Search<'a, 'd> {
-    fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, TableLoad)>) -> Self {
+    fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, Form)>) -> Self {
         let insns = code.insns;
         let index: FxHashMap<u64, usize> = (0..insns.len()).map(|k| (insns[k].addr, k)).collect();
         let mut is_leader = vec![false; insns.len()];
@@ -237,7 +345,11 @@ impl<'a, 'd> Search<'a, 'd> {
                 && users.get(&load) == Some(&1)
                 && !facts.spoilt.contains(&load)
             {
-                let table = seen.wrapping_add(self.loads[load as usize].1.disp);
+                let disp = match self.loads[load as usize].1 {
+                    Form::Load(load) => load.disp,
+                    Form::Jump(_) => 0,
+                };
+                let table = seen.wrapping_add(disp);
                 found.push((jump, load, base, table));
             }
         }
@@ -262,7 +374,10 @@ impl<'a, 'd> Search<'a, 'd> {
         let register = |r: u8| RegSet(1 << r);
         let insn = &self.code.insns[jump];
         let to = I::jump_register(self.code.bytes(insn), insn);
-        let (_, shape) = self.loads[load as usize];
+        let shape = match self.loads[load as usize].1 {
+            Form::Load(shape) => shape,
+            Form::Jump(jump) => return RegSet(jump.writes.into()),
+        };
         let both = [to, shape.to].into_iter().flatten().map(register);
         let set = both.fold(RegSet::EMPTY, RegSet::or);
         match shape.width {
@@ -352,24 +467,19 @@ impl<'a, 'd> Search<'a, 'd> {
         starts: &[u64],
     ) -> Option<OwnTable> {
         use postlink_elf::raw::SHF_WRITE;
-        let (at, shape) = self.loads[load as usize];
+        let (at, form) = self.loads[load as usize];
         let elf = self.code.program.elf;
         let (_, section) = elf.section_at(table)?;
-        let width = u64::from(shape.width);
+        let width = form.width();
         if section.flags & SHF_WRITE != 0 || !section.is_alloc() || section.is_code() {
             return None;
         }
         let room = ENTRIES.min((section.end() - table) / width);
         let entry = |i: u64| {
             let place = table + i * width;
-            let stored = match width {
-                4 => u64::from(u32::from_le_bytes(*elf.bytes_at(place, 4)?.first_chunk()?)),
-                _ => elf.u64_at(place)?,
-            };
-            let target = match width {
-                4 => base.wrapping_add_signed(i64::from(stored as u32 as i32)),
-                _ => stored,
-            };
+            let bytes = elf.bytes_at(place, width)?.iter().rev();
+            let stored = bytes.fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+            let target = form.target(base, stored);
             Some(OwnEntry {
                 stored,
                 target,
@@ -390,7 +500,7 @@ impl<'a, 'd> Search<'a, 'd> {
         let guarded = most >= room || (0..=most).map_while(entry).any(|e| is_lost(&e));
         let entries: Vec<OwnEntry> = if guarded {
             // Its flags would be others where an addition does not change them anyhow.
-            if width == 8 {
+            if width == 8 || matches!(form, Form::Jump(_)) {
                 return None;
             }
             let next = starts.iter().filter(|s| **s > table).min();
@@ -407,19 +517,41 @@ impl<'a, 'd> Search<'a, 'd> {
         };
         let whole = guarded && entries.len() >= 2 || entries.len() as u64 == most.saturating_add(1);
         let insn = &self.code.insns[at];
-        (whole && entries.iter().any(leads)).then(|| OwnTable {
+        let jump = self.code.insns[jump].addr;
+        if !whole || !entries.iter().any(leads) {
+            return None;
+        }
+        let plain = OwnTable {
             load: insn.addr,
             len: insn.len,
-            jump: self.code.insns[jump].addr,
-            index: shape.index,
-            disp: shape.disp,
-            lead: shape.lead,
+            jump,
+            index: 0,
+            disp: 0,
+            lead: 0,
             table,
             base,
-            width: shape.width,
+            width: 4,
+            relative: false,
             guarded,
             entries,
-        })
+        };
+        match form {
+            Form::Load(shape) => Some(OwnTable {
+                index: shape.index,
+                disp: shape.disp,
+                lead: shape.lead,
+                width: shape.width,
+                ..plain
+            }),
+            // What is left in registers would be foreign to old code.
+            Form::Jump(_) if !plain.entries.iter().all(|e| e.inside) => None,
+            Form::Jump(shape) => Some(OwnTable {
+                index: shape.index,
+                len: (jump - insn.addr) as u8,
+                relative: true,
+                ..plain
+            }),
+        }
     }
 
     /// Data flow with these edges beside those of direct jumps.
@@ -479,6 +611,13 @@ impl<'a, 'd> Search<'a, 'd> {
             if let Some(facts) = facts.as_deref_mut() {
                 self.note::<I>(k, &state, facts);
             }
+            if let Some((shape, jump)) = self.whole_jump(k) {
+                state.forget(shape.writes);
+                for to in edges.get(&jump).into_iter().flatten() {
+                    goes(*to, state.clone());
+                }
+                return;
+            }
             match insn.flow {
                 Flow::Next => self.plain::<I>(k, &mut state),
                 Flow::Call { .. } | Flow::IndirectCall => {
@@ -526,6 +665,17 @@ impl<'a, 'd> Search<'a, 'd> {
         }
     }
 
+    /// The jump that is encoded again from an instruction on, and its number, if control comes to all of it from there.
+    fn whole_jump(&self, k: usize) -> Option<(TableJump, usize)> {
+        let load = *self.load_at.get(&k)?;
+        let Form::Jump(shape) = self.loads[load as usize].1 else {
+            return None;
+        };
+        let end = k + usize::from(shape.count);
+        let entered = self.is_leader[k + 1..end].contains(&true);
+        (!entered).then_some((shape, end - 1))
+    }
+
     /// After an instruction that calls nothing and does not branch.
     fn plain<I: Isa>(&self, k: usize, state: &mut State) {
         let insn = &self.code.insns[k];
@@ -537,7 +687,7 @@ impl<'a, 'd> Search<'a, 'd> {
         let sum = self.sum::<I>(k, state);
         state.step(&self.values[k]);
         if let Some(load) = self.load_at.get(&k)
-            && let Some(to) = self.loads[*load as usize].1.to
+            && let Form::Load(TableLoad { to: Some(to), .. }) = self.loads[*load as usize].1
         {
             state.put(to, What::Entry(*load));
         }
@@ -573,8 +723,17 @@ impl<'a, 'd> Search<'a, 'd> {
     /// Notes what is known before an instruction.
     fn note<I: Isa>(&self, k: usize, state: &State, facts: &mut Facts) {
         let insn = &self.code.insns[k];
-        if let Some(load) = self.load_at.get(&k) {
-            let shape = self.loads[*load as usize].1;
+        if let Some((shape, jump)) = self.whole_jump(k) {
+            let held = || self.address(state.get(shape.register).what);
+            let base = shape.table.or_else(held);
+            let most = state.get(shape.index).most_of(shape.bits);
+            let load = self.load_at[&k];
+            facts.seen.insert(load, Seen { base, most });
+            let through = base.map(|table| (load, shape.anchor.unwrap_or(table)));
+            facts.jumps.insert(jump, through);
+        } else if let Some(load) = self.load_at.get(&k)
+            && let Form::Load(shape) = self.loads[*load as usize].1
+        {
             let base = match shape.base {
                 Some(register) => self.address(state.get(register).what),
                 None if self.code.program.refs.fixed => Some(0),
@@ -589,7 +748,7 @@ impl<'a, 'd> Search<'a, 'd> {
             let register = I::jump_register(self.code.bytes(insn), insn);
             let through = match register.map(|r| state.get(r).what) {
                 Some(What::Target(load, base)) => Some((load, base)),
-                Some(What::Entry(load)) if self.loads[load as usize].1.width == 8 => {
+                Some(What::Entry(load)) if self.loads[load as usize].1.width() == 8 => {
                     Some((load, 0))
                 }
                 _ => None,

@@ -12,7 +12,7 @@
 use postlink_isa::{Compares, Sets, Values};
 
 /// Registers.
-const REGISTERS: usize = 16;
+const REGISTERS: usize = 32;
 /// Widths by which largest values are known.
 const WIDTHS: [u8; 4] = [8, 16, 32, 64];
 
@@ -69,6 +69,11 @@ impl Value {
     /// The largest value of all bits.
     pub fn most(&self) -> u64 {
         self.most[3]
+    }
+
+    /// The largest value of so many low bits.
+    pub fn most_of(&self, bits: u8) -> u64 {
+        self.most[place(bits)]
     }
 
     /// Brings the largest values of several widths together.
@@ -152,7 +157,12 @@ impl State {
             Some(Sets::Copy { to, from, bits }) if to == from => Some((to, bits)),
             _ => None,
         };
-        let flags = self.flags.filter(|f| match cut {
+        // Where what was compared is overwritten, a copy of it may be left.
+        let flags = self.flags.map(|f| match cut {
+            None if values.writes >> f.register & 1 != 0 => self.compared_copy(f, values.writes),
+            _ => f,
+        });
+        let flags = flags.filter(|f| match cut {
             Some((register, bits)) if f.register == register => f.bits <= bits,
             _ => values.writes >> f.register & 1 == 0,
         });
@@ -177,6 +187,24 @@ impl State {
         }
         if values.compares.is_some() {
             self.flags = values.compares;
+        }
+    }
+
+    /// A comparison as one of a copy that is not among some registers, of as many bits, or of what it is a copy of; the
+    /// same if there is none.
+    fn compared_copy(&self, f: Compares, but: u32) -> Compares {
+        let stays = |register: u8| but >> register & 1 == 0;
+        let of = |register: u8, value: &Value| {
+            let (from, bits) = value.copy?;
+            (from == f.register && bits >= f.bits && stays(register)).then_some(register)
+        };
+        let source = self.get(f.register).copy;
+        let source = source.filter(|c| c.1 >= f.bits && stays(c.0)).map(|c| c.0);
+        let mut copies = (0u8..).zip(&self.registers);
+        let other = source.or_else(|| copies.find_map(|(register, value)| of(register, value)));
+        Compares {
+            register: other.unwrap_or(f.register),
+            ..f
         }
     }
 
@@ -227,6 +255,11 @@ impl State {
             }
             Sets::And { to, bits, most } => Value::below(self.get(to).most[place(bits)].min(most)),
             Sets::Shift { to, bits, by } => Value::below(self.get(to).most[place(bits)] >> by),
+            Sets::Sum { from, by, .. } => match self.get(from).what {
+                What::Address(a) => known(What::Address(a.wrapping_add(by))),
+                What::Number(n) => known(What::Number(n.wrapping_add(by))),
+                _ => Value::ANY,
+            },
             Sets::Below { most, .. } => Value::below(most),
         };
         (sets.to(), value)

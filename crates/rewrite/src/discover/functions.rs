@@ -52,7 +52,12 @@ impl<'d> Program<'d> {
 
         let mut discovery = Discovery::new(elf, &refs, &eh, &pieces, &named.cold);
         discovery.take_exported();
-        let crossings = discovery.follow_events(&events);
+        let imported = elf.symbols(SymbolTable::Dynamic);
+        let never_returns = |callee: u64| {
+            let symbol = imports.get(&callee).and_then(|i| imported.get(*i as usize));
+            symbol.is_some_and(|s| libc::never_returns(libc::base_name(s.name)))
+        };
+        let crossings = discovery.follow_events(&events, &never_returns);
         discovery.pin_returned_flags(&crossings);
         let unsafe_pieces = if can_unwind {
             reaching_unsafe(&events, &pieces.starts)
@@ -228,9 +233,11 @@ impl<'a, 'd> Discovery<'a, 'd> {
     /// Goes through what the sweep found. Pieces that jump into each other's middle are parts of one
     /// function. A jump to the start of a part that the compiler split off joins too: such a part does not
     /// begin with the state of a function's entry.
-    fn follow_events(&mut self, events: &Events) -> Crossings {
+    /// `never_returns`: of stubs of imported functions.
+    fn follow_events(&mut self, events: &Events, never_returns: &dyn Fn(u64) -> bool) -> Crossings {
         let pieces = self.pieces;
         let mut crossings = Crossings::default();
+        let mut further: Vec<(u64, Option<u64>)> = Vec::new();
         for (from, event) in events.iter().flatten() {
             let from = *from as usize;
             match *event {
@@ -256,10 +263,16 @@ impl<'a, 'd> Discovery<'a, 'd> {
                 Event::Undecodable => self.pin(from, Pin::NotInstructions),
                 Event::FallsOff => self.pin(from, Pin::FallsOffItsEnd),
                 Event::NoReturn => crossings.no_return.push(pieces.starts[from]),
+                Event::FurtherEntry { target, after } => further.push((target, after)),
                 Event::Reaches { .. } | Event::Unsafe => {}
             }
         }
         crossings.no_return.sort_unstable();
+        let ends = |callee: u64| {
+            crossings.no_return.binary_search(&callee).is_ok() || never_returns(callee)
+        };
+        let begins = further.into_iter().filter(|f| f.1.is_none_or(ends));
+        self.found.entries.extend(begins.map(|f| f.0));
         crossings
     }
 

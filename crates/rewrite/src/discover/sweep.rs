@@ -1,7 +1,7 @@
 //! The sweep over all code, which keeps only what crosses from piece to piece.
 
 use postlink_elf::elf::Elf;
-use postlink_isa::{FixupKind, Flow, Insn, Isa};
+use postlink_isa::{FixupKind, Flow, Insn, Isa, Place};
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -42,6 +42,11 @@ pub(super) enum Event {
     Unsafe,
     /// Has no return, and no jump to other code.
     NoReturn,
+    /// Forms the address of a place inside of it that nothing else leads to, unless a call of `after` returns.
+    FurtherEntry {
+        target: u64,
+        after: Option<u64>,
+    },
 }
 
 /// Sweeps over all pieces. `calls`: imports and functions of a library that are safe to call, if calls matter at all.
@@ -116,6 +121,9 @@ impl Sweep<'_, '_> {
             state.address(target, false);
         }
         state.absolute_fields::<I>();
+        if !self.refs.kept {
+            state.further_entries::<I>(bytes);
+        }
         state.finish(stopped.is_none());
     }
 
@@ -233,6 +241,56 @@ impl PieceSweep<'_, '_> {
             self.has_table = true;
         } else if self.sweep.is_code(target) {
             self.event(Event::Address { target });
+        }
+    }
+
+    /// Places inside of the piece whose addresses it forms by several instructions, and that it does not come to in
+    /// another way: functions of their own, which an unwind entry covers together with it. `_start` of a static program
+    /// of glibc hands one on that is behind it (`__wrap_main`). In a function with an indirect jump such a place may be
+    /// a label.
+    fn further_entries<I: Isa>(&mut self, bytes: &[u8]) {
+        /// Bytes of a page.
+        const PAGE: u64 = 4096;
+        let (start, end) = (self.piece.start, self.piece.end);
+        if self.jumps_indirectly {
+            return;
+        }
+        let mut formed: Vec<u64> = Vec::new();
+        let wanted = |page: u64| page < end && page.saturating_add(PAGE) > start;
+        I::in_parts(bytes, start, &wanted, &mut |place, to| {
+            if place == Place::Formed && start < to && to < end {
+                formed.push(to);
+            }
+        });
+        if formed.is_empty() {
+            return;
+        }
+        formed.sort_unstable();
+        formed.dedup();
+        let mut found: Vec<(u64, Option<u64>)> = Vec::new();
+        let mut led_to: Vec<u64> = Vec::new();
+        let mut before = Flow::Next;
+        I::sweep(bytes, start, |insn| {
+            if formed.binary_search(&insn.addr).is_ok() {
+                match before {
+                    Flow::Call { target } => found.push((insn.addr, Some(target))),
+                    Flow::Jump { .. } | Flow::Return | Flow::Stop => found.push((insn.addr, None)),
+                    _ => {}
+                }
+            }
+            if let Flow::Jump { target }
+            | Flow::CondJump { target, .. }
+            | Flow::ShortCond { target }
+            | Flow::Call { target } = insn.flow
+            {
+                led_to.push(target);
+            }
+            before = insn.flow;
+            true
+        });
+        found.retain(|f| !led_to.contains(&f.0));
+        for (target, after) in found {
+            self.event(Event::FurtherEntry { target, after });
         }
     }
 

@@ -279,6 +279,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
         });
         let mode = self.mode();
         for (at, stop) in stops {
+            // Nothing is put between instructions that are encoded again as a whole.
+            if at < from {
+                return Err(Pin::Uncountable);
+            }
             self.copy(from, at, body, block.piece)?;
             from = at;
             let out = self.temp.bytes.len() as u32 - body;
@@ -368,10 +372,15 @@ impl<I: Isa> Emitter<'_, '_, I> {
         self.temp.fixups.extend(code.fixups.iter().map(moved));
     }
 
-    /// Appends the load of an entry of a table of its own, and what is in front of it if nothing bounds the index.
+    /// Appends the load of an entry of a table of its own, and what is in front of it if nothing bounds the index; or
+    /// all up to the jump, where that is encoded again.
     fn table_load(&mut self, number: u32, table: &OwnTable) -> Result<(), Pin> {
         let bytes = self.program.elf.bytes_at(table.load, table.len.into());
         let bytes = bytes.ok_or(Pin::NotInstructions)?;
+        if table.relative {
+            let fits = I::put_table_jump(&mut self.temp, bytes, Target::OwnTable(number));
+            return fits.then_some(()).ok_or(Pin::OutOfReach);
+        }
         let last = (table.entries.len() as u32).saturating_sub(1);
         let old = Target::Same(table.load);
         if table.guarded && !I::put_index_guard(&mut self.temp, table.index, last, old) {

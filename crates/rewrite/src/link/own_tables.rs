@@ -57,11 +57,14 @@ impl OwnTables {
         own.copied().unwrap_or_default()
     }
 
-    /// The displacement with which the load of that table reads it.
+    /// The displacement with which the load of that table reads it; its address, if that is formed for it.
     pub fn displacement(&self, r: &Ready, i: usize, n: u32) -> OutputAddr {
         let Some(table) = r.own_tables.get(n as usize) else {
             return OutputAddr::default();
         };
+        if table.relative {
+            return self.at(i, n as usize);
+        }
         let further = self.at(i, n as usize).get().wrapping_sub(table.table);
         OutputAddr::new(table.disp.wrapping_add(further))
     }
@@ -81,11 +84,18 @@ impl Placement {
         let contents = writer.contents(placed.id);
         for (i, r) in moving(ready) {
             for (n, table) in r.own_tables.iter().enumerate() {
-                let mut at = (self.own_tables.at(i, n) - placed.addr) as usize;
+                let own = self.own_tables.at(i, n);
+                let mut at = (own - placed.addr) as usize;
+                let base = if table.relative {
+                    own.get()
+                } else {
+                    table.base
+                };
                 for entry in &table.entries {
                     let value = match entry.block {
+                        None if table.relative => return Err(too_far()),
                         None => entry.stored,
-                        Some(b) => self.block(ready, i, b).get().wrapping_sub(table.base),
+                        Some(b) => self.block(ready, i, b).get().wrapping_sub(base),
                     };
                     let width = usize::from(table.width);
                     if width == 4 && entry.block.is_some() {

@@ -158,7 +158,9 @@ impl Placement {
                 ))
             })
             .collect();
-        tables.sort_unstable_by_key(|t| t.0);
+        // Several instructions may have the table's address; the first of them counts.
+        tables.sort_unstable_by_key(|t| (t.0, t.1.load.1));
+        tables.dedup_by_key(|t| t.0);
         tables.into_iter().map(|t| t.1).collect()
     }
 

@@ -296,6 +296,11 @@ pub(crate) enum Left {
         bits: u8,
         by: u8,
     },
+    /// What another register holds, and a number.
+    Plus {
+        from: u8,
+        number: u64,
+    },
     /// Anything up to a number.
     AtMost(u64),
 }
@@ -312,6 +317,56 @@ pub(crate) struct TableLoad {
     pub disp: u64,
     /// Prefixes beside those that belong to the registers' numbers.
     pub marks: u8,
+}
+
+/// Straight code of the input that ends with a jump through a table of distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableJump {
+    /// Bytes of all its instructions, the jump among them.
+    pub len: u64,
+    /// The table, if its own instructions form that address; else it is in this register.
+    pub table: Option<u64>,
+    pub register: u8,
+    /// The register with the index, and how the load extends it.
+    pub index: (u8, u8),
+    /// How many low bits of it count.
+    pub bits: u8,
+    /// Bytes of an entry.
+    pub width: u8,
+    pub signed: bool,
+    /// Power of two with which entries are multiplied.
+    pub shift: u8,
+    /// What they are added to; `None`: the table's address.
+    pub base: Option<u64>,
+    /// The register that is jumped to.
+    pub dest: u8,
+    /// Registers that it overwrites, one bit each. It writes no other and no flag.
+    pub writes: u32,
+}
+
+impl TableJump {
+    /// Where an entry leads that is added to `base`.
+    pub(crate) fn target(&self, base: u64, entry: u64) -> u64 {
+        let unused = 64 - 8 * u32::from(self.width).clamp(1, 8);
+        let value = if self.signed {
+            ((entry << unused) as i64 >> unused) as u64
+        } else {
+            entry
+        };
+        base.wrapping_add(value.checked_shl(self.shift.into()).unwrap_or(0))
+    }
+}
+
+/// What new code has in its place: a jump through a table of words that are added to the table's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnTableJump {
+    /// Bytes of all its instructions, the jump among them.
+    pub len: u64,
+    pub table: u64,
+    pub index: (u8, u8),
+    pub dest: u8,
+    /// Registers that it overwrites, one bit each. It writes no other and no flag.
+    pub writes: u32,
 }
 
 /// Instructions that let an index pass that is not above a number (unsigned, of all bits), and lead any other to `old`.
@@ -452,6 +507,16 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// The instruction at the start of `bytes` as an addition of a whole register, the second, to another.
     fn sum(_bytes: &[u8]) -> Option<(u8, u8)> {
+        None
+    }
+
+    /// The straight code at the start of `bytes` as a jump through a table of distances.
+    fn table_jump(_bytes: &[u8], _addr: u64) -> Option<TableJump> {
+        None
+    }
+
+    /// The same as one through a table of new code's own.
+    fn own_table_jump(_bytes: &[u8], _addr: u64) -> Option<OwnTableJump> {
         None
     }
 

@@ -295,6 +295,24 @@ kinds! {
     OwnEntryToOtherFunction,
     /// A load of its entries has another displacement.
     DisplacementOff,
+    /// The claim says that it has one entry fewer.
+    OwnTableShort,
+    /// The claim says that entries of the old table count from elsewhere.
+    OwnBaseOff,
+    /// What loads an entry loads one of another width.
+    OwnEntryWidth,
+    /// It takes another register for the index.
+    OwnIndexRegister,
+    /// It takes more or fewer bits of the index.
+    OwnIndexExtended,
+    /// It does not scale the index.
+    OwnIndexNotScaled,
+    /// The entry is in a register that the program has something else in.
+    OwnEntryRegister,
+    /// The address that the entry is added to is another.
+    OwnSumOff,
+    /// The jump is to another register.
+    OwnJumpElsewhere,
     /// The guard of an index lets pass one more.
     GuardBoundUp,
     /// It compares as if numbers had a sign.
@@ -451,7 +469,27 @@ impl Kind {
         Kind::IntoEntryJump,
     ];
 
-    /// Kinds that only those of them have with jump tables of new code's own, some of which have guards.
+    /// Kinds that only those of them for AArch64 have with jump tables of new code's own.
+    pub const OWN_TABLES_AARCH64: &'static [Kind] = &[
+        Kind::OwnTableMoved,
+        Kind::OwnTableWritable,
+        Kind::OwnTableShared,
+        Kind::OwnEntrySwapped,
+        Kind::OwnEntryOff,
+        Kind::OwnEntryToOtherFunction,
+        Kind::DisplacementOff,
+        Kind::OwnTableShort,
+        Kind::OwnBaseOff,
+        Kind::OwnEntryWidth,
+        Kind::OwnIndexRegister,
+        Kind::OwnIndexExtended,
+        Kind::OwnIndexNotScaled,
+        Kind::OwnEntryRegister,
+        Kind::OwnSumOff,
+        Kind::OwnJumpElsewhere,
+    ];
+
+    /// The same for x86-64, where some have guards.
     pub const OWN_TABLES: &'static [Kind] = &[
         Kind::OwnTableMoved,
         Kind::OwnTableWritable,
@@ -460,6 +498,7 @@ impl Kind {
         Kind::OwnEntryOff,
         Kind::OwnEntryToOtherFunction,
         Kind::DisplacementOff,
+        Kind::OwnTableShort,
         Kind::GuardBoundUp,
         Kind::GuardSigned,
         Kind::GuardNarrow,
@@ -803,7 +842,12 @@ impl<'a> Faults<'a> {
             BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
                 self.bare_edits(kind)
             }
-            _ if Kind::OWN_TABLES.contains(&kind) => self.own_table_edits(kind),
+            _ if [Kind::OWN_TABLES, Kind::OWN_TABLES_AARCH64]
+                .iter()
+                .any(|list| list.contains(&kind)) =>
+            {
+                self.own_table_edits(kind)
+            }
             _ if [Kind::CALLS, Kind::CALLERS, Kind::CALLERS_SIGNED]
                 .iter()
                 .any(|list| list.contains(&kind)) =>

@@ -4,6 +4,7 @@
 use super::{Edit, Faults, Kind};
 use crate::addr::OutputAddr;
 use crate::arch::Arch;
+use crate::arch::aarch64::word;
 use crate::arch::x86_64::X86_64;
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::OwnTable;
@@ -35,15 +36,83 @@ impl Faults<'_> {
             }
             Kind::DisplacementOff => each
                 .filter_map(|t| {
-                    let (at, value) = self.displacement(&t.2)?;
-                    let other = value.wrapping_add(4).to_le_bytes();
-                    Some(Edit::new(format!("at {:#x}", t.2.load.1), at, &other))
+                    let to = t.2.new.get().wrapping_add(4);
+                    let changes = self.directed(&t.2, to)?;
+                    let what = format!("at {:#x}", t.2.load.1);
+                    Some(Edit { what, changes })
                 })
                 .collect(),
+            Kind::OwnTableShort | Kind::OwnBaseOff => each
+                .filter_map(|(f, n, t)| {
+                    let mut claim = self.claim.clone();
+                    let table = claim.functions.get_mut(*f)?.tables.get_mut(*n)?;
+                    match kind {
+                        Kind::OwnTableShort => {
+                            table.entries = t.entries.checked_sub(1).filter(|n| *n > 0)?;
+                        }
+                        _ => table.base = t.base.wrapping_add(4),
+                    }
+                    self.claiming(&claim, format!("at {:#x}", t.load.1))
+                })
+                .collect(),
+            _ if self.arm => each.filter_map(|t| self.word_edit(kind, &t.2)).collect(),
             _ => each
                 .filter_map(|t| self.index_guard_edit(kind, &t.2))
                 .collect(),
         }
+    }
+
+    /// An instruction of a whole jump through a table that is another.
+    fn word_edit(&self, kind: Kind, table: &OwnTable) -> Option<Edit> {
+        // adrp, add, ldrsw, add, br
+        let at = self.site_at(table.load.1.get())?.at;
+        let old = |k: usize| word(self.output.data.get(at + 4 * k..)?);
+        let load = old(2)?;
+        let named = [load & 31, load >> 5 & 31, load >> 16 & 31, old(3)? & 31];
+        let other = (0..29).find(|r| !named.contains(r))?;
+        let (k, new) = match kind {
+            // A half-word, or a word without its sign.
+            Kind::OwnEntryWidth => {
+                let others = [load & !(3 << 30) | 1 << 30, load & !(3 << 22) | 1 << 22];
+                (2, others.get(at / 4 % 2).copied()?)
+            }
+            Kind::OwnIndexRegister => (2, load & !(31 << 16) | other << 16),
+            Kind::OwnIndexExtended => (2, load ^ 1 << 13),
+            Kind::OwnIndexNotScaled => (2, load & !(1 << 12)),
+            // In both the load and the sum.
+            Kind::OwnEntryRegister => {
+                let sum = old(3)? & !(31 << 16) | other << 16;
+                let load = load & !31 | other;
+                let both = [load.to_le_bytes(), sum.to_le_bytes()].concat();
+                let what = format!("at {:#x}", table.load.1);
+                return Some(Edit::new(what, at + 8, &both));
+            }
+            Kind::OwnSumOff => (3, old(3)? | 1 << 10),
+            Kind::OwnJumpElsewhere => (4, old(4)? & !(31 << 5) | other << 5),
+            _ => return None,
+        };
+        let what = format!("word {k} at {:#x}", table.load.1);
+        Some(Edit::new(what, at + 4 * k, &new.to_le_bytes()))
+    }
+
+    /// What makes the load read a table that is elsewhere.
+    fn directed(&self, table: &OwnTable, to: u64) -> Option<Vec<(usize, Vec<u8>)>> {
+        if !self.arm {
+            let (at, value) = self.displacement(table)?;
+            let further = to.wrapping_sub(table.new.get()) as u32;
+            return Some(vec![(
+                at,
+                value.wrapping_add(further).to_le_bytes().to_vec(),
+            )]);
+        }
+        let site = self.site_at(table.load.1.get())?;
+        let words = self.output.data.get(site.at..)?;
+        let (page, add) = (word(words)?, word(words.get(4..)?)?);
+        let pages = ((to >> 12).wrapping_sub(site.addr >> 12)) as u32;
+        let page = page & !0x60ff_ffe0 | (pages & 3) << 29 | (pages >> 2 & 0x7ffff) << 5;
+        let add = add & !(0xfff << 10) | (to as u32 & 0xfff) << 10;
+        let both = [page.to_le_bytes(), add.to_le_bytes()].concat();
+        Some(vec![(site.at, both)])
     }
 
     /// Where the displacement of the load is in the file, and its value.
@@ -57,11 +126,8 @@ impl Faults<'_> {
     fn placed(&self, (f, n, table): (usize, usize, OwnTable), to: u64) -> Option<Edit> {
         let mut claim = self.claim.clone();
         claim.functions.get_mut(f)?.tables.get_mut(n)?.new = OutputAddr::new(to);
-        let (at, value) = self.displacement(&table)?;
-        let further = to.wrapping_sub(table.new.get()) as u32;
         let mut edit = self.claiming(&claim, format!("at {:#x} to {to:#x}", table.load.1))?;
-        let value = value.wrapping_add(further).to_le_bytes();
-        edit.changes.push((at, value.to_vec()));
+        edit.changes.extend(self.directed(&table, to)?);
         Some(edit)
     }
 
@@ -84,8 +150,10 @@ impl Faults<'_> {
         let entry = |i: usize| self.file(at + i * width, width);
         let old = |i: usize| self.input.bytes((from + i * width) as u64, width as u64);
         let entries = 0..table.entries as usize;
-        // One that leads to new code.
-        let i = entries.clone().find(|i| old(*i) != Some(entry(*i)))?;
+        // One that leads to new code: of those that count from their own table all do.
+        let i = entries
+            .clone()
+            .find(|i| self.arm || old(*i) != Some(entry(*i)))?;
         let what = format!("entry {i} of the table at {:#x}", table.new);
         let number = |bytes: &[u8]| {
             if table.wide {
@@ -104,12 +172,18 @@ impl Faults<'_> {
                 ]
             }
             Kind::OwnEntryOff => {
-                vec![(at + i * width, stored(number(entry(i))?.wrapping_add(1))?)]
+                let by = if self.arm { 4 } else { 1 };
+                vec![(at + i * width, stored(number(entry(i))?.wrapping_add(by))?)]
             }
             _ => {
                 let mut others = self.claim.functions.iter();
                 let other = others.find(|f| !f.in_new(table.load.1))?;
-                let value = other.new_entry().get().wrapping_sub(table.base);
+                let base = if self.arm {
+                    table.new.get()
+                } else {
+                    table.base
+                };
+                let value = other.new_entry().get().wrapping_sub(base);
                 vec![(at + i * width, stored(value)?)]
             }
         };

@@ -13,6 +13,7 @@
 //! | what is said to continue in old code is an indirect jump that may | such functions may have labels whose addresses are known |
 //! | jump tables of new code's own overlap nothing that is claimed | what each holds is shown in the lock step, by the function that reads it |
 //! | at a fixed address, words and numbers that could be addresses inside of moved functions | a table may describe the function's code by address |
+//! | addresses inside of moved functions that code forms, and that stay: there is a jump to new code, and nothing of the function but such an address leads there | it is a further entry, and nothing describes code by it alone |
 //! | lists of places that are patched or watched at run time, read in every way | likewise |
 //!
 //! That nothing leads into the jumps at old entries is shown in [`super::inside`]; that new unwind entries are found,
@@ -165,6 +166,46 @@ fn in_own_table(cx: &Context<'_>, id: FuncId, place: u64) -> bool {
         t.wide && further.is_some_and(|d| d.is_multiple_of(8) && d / 8 < t.entries)
     };
     cx.function(id).is_some_and(|f| f.tables.iter().any(holds))
+}
+
+/// Whether a pointer inside of a function leads to new code by a jump there, after a landing pad if there is one.
+/// Without kept relocations, where a label could be meant by which a table describes the function's code, nothing else
+/// may lead there: no branch of the function, and nothing that runs on in front of it, but for a call. It is a further
+/// entry.
+pub(crate) fn is_further_entry<A: Arch>(cx: &Context<'_>, id: FuncId, at: InputAddr) -> bool {
+    let Some(f) = cx.function(id) else {
+        return false;
+    };
+    let step = A::STEP as u64;
+    let insn = |at: InputAddr| A::decode(cx.input.bytes_from(at.get())?, at.get());
+    let jumps = |at: InputAddr| cx.patches.owner(at) == Some(id);
+    let behind_pad = || insn(at).is_some_and(|i| i.landing_pad) && jumps(at + step);
+    if !jumps(at) && (A::STEP == 1 || !cx.bare || !behind_pad()) {
+        return false;
+    }
+    if A::STEP == 1 || !cx.bare {
+        return true;
+    }
+    // Behind the landing pad of the entry there is the entry's own jump.
+    let before = InputAddr::new(at.get().wrapping_sub(step));
+    if before == f.old_entry && insn(before).is_some_and(|i| i.landing_pad) {
+        return true;
+    }
+    let runs_on = insn(before).is_none_or(|i| {
+        matches!(
+            i.flow,
+            Flow::Next | Flow::Nothing | Flow::Branch { .. } | Flow::Trap
+        )
+    });
+    let leads = |r: &Range<InputAddr>| {
+        (r.start.get()..r.end.get()).step_by(A::STEP).any(|from| {
+            match insn(InputAddr::new(from)).map(|i| i.flow) {
+                Some(Flow::Jump(to) | Flow::Branch { target: to, .. }) => to == at.get(),
+                _ => false,
+            }
+        })
+    };
+    !runs_on && !f.old.iter().any(leads)
 }
 
 /// Places that describe code of moved functions, or may.

@@ -13,6 +13,20 @@
 //! | what is loaded, and the sum | are read by the addition and the jump, and by nothing else |
 //! | a guard | lets pass what is below the number of entries, unsigned, of all bits, and leads the rest to the old load |
 //!
+//! On AArch64 the entries of the input may be too narrow for new code, and no load has a displacement. There all from
+//! the load, or what forms an address for it, to the jump is another ([`crate::arch::TableJump`],
+//! [`crate::arch::OwnTableJump`]), and compared as a whole:
+//!
+//! | what | is shown |
+//! |---|---|
+//! | both | take the same bits of the same register as an index, and jump to what is in the same register |
+//! | the new one | goes through the table that is claimed, and overwrites no register that the old one does not |
+//! | the old one | goes through the table and from the base that are claimed |
+//! | each entry of the old table | leads where the new one's word leads: to the pair of it, never to old code |
+//! | the index | is below the number of entries, in so many bits as are taken |
+//! | what both overwrite | is read by nothing behind the jump |
+//! | instructions behind the first of either | are entered by nobody in new code |
+//!
 //! Base and index are known by data flow forwards over the function's new code ([`super::values`]), when the lock
 //! step is complete. That is a closed world: nobody knows an address of new code but those that are published. Control
 //! comes in at the entry, at labels and where other functions lead to, at landing pads, and by returns, which are
@@ -34,7 +48,7 @@ use super::values::{Fact, Values};
 use super::{INSIDE, OldState, State, Step, Walk, fail};
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::step::flag;
-use crate::arch::{Arch, Flow, Insn, Operand, TableLoad};
+use crate::arch::{Arch, Flow, Insn, Operand, TableJump, TableLoad};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::{OwnTable, Range};
 use crate::report::{Check, Failure, TableBound, TableReport};
@@ -51,6 +65,8 @@ const AGAIN: u32 = 32;
 pub(super) struct OwnTables {
     /// Claimed loads that were reached, by new address, with the number of the table.
     loads: FxHashMap<OutputAddr, usize>,
+    /// Those of them that are whole jumps, with what they are in the input.
+    jumps: FxHashMap<OutputAddr, TableJump>,
     /// By number of the table: where its entries lead in new code.
     targets: FxHashMap<usize, Vec<OutputAddr>>,
     /// Guards, with their ends.
@@ -117,6 +133,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(None);
         };
         let old_bytes = self.old_bytes(p).unwrap_or(b"");
+        if let Some(jump) = A::table_jump(old_bytes, p.get()) {
+            return self.own_table_jump(number, &table, &jump, pending);
+        }
         let (new_bytes, slot) = self.new_bytes(q).unwrap_or((b"", 0));
         let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
         let (Some(a), Some(b)) = (A::table_load(old_bytes), A::table_load(new_bytes)) else {
@@ -139,13 +158,74 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.check_other_site(p, q)?;
         }
         self.own.loads.insert(q, number);
-        self.publish(number, &table)?;
+        self.publish(number, &table, None)?;
         let (old_next, new_next) = (p + u64::from(old.len), q + u64::from(new.len));
         Ok(Some(a.to.map(|_| (old_next, new_next))))
     }
 
-    /// Relates the entries of a table.
-    fn publish(&mut self, number: usize, table: &OwnTable) -> Step {
+    /// A whole jump through a table that goes through another one.
+    fn own_table_jump(
+        &mut self,
+        number: usize,
+        table: &OwnTable,
+        old: &TableJump,
+        pending: &mut Pending,
+    ) -> Result<Option<Next>, Box<Failure>> {
+        let (p, q) = table.load;
+        let (new_bytes, slot) = self.new_bytes(q).unwrap_or((b"", 0));
+        let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
+        let Some(new) = A::own_table_jump(new_bytes, q.get()) else {
+            return wrong("what is claimed to jump through a table of new code's own does not");
+        };
+        if (new.index, new.dest) != (old.index, old.dest) {
+            return wrong("a jump through a table has another index, or is to another register");
+        }
+        if new.writes & !old.writes != 0 {
+            return wrong("a jump through a table overwrites a register that it did not");
+        }
+        if new.table != table.new.get() {
+            return wrong("a jump goes through another table than the one that is claimed");
+        }
+        let formed = old.table.is_none_or(|formed| formed == table.old.get());
+        if !formed || old.base.unwrap_or(table.old.get()) != table.base {
+            return wrong(
+                "a jump went through another table, or from another base, than is claimed",
+            );
+        }
+        if table.wide || table.guarded {
+            return wrong("a jump table of words is claimed to be another");
+        }
+        if !pending.is_empty() {
+            return wrong("a register holds another page at a jump through a table");
+        }
+        if !self.mark(q, slot, A::STEP, p)? {
+            self.meet(p, q, pending)?;
+            return Ok(Some(None));
+        }
+        self.mark_inside(p, q, slot, new.len)?;
+        self.arrive(q, pending);
+        for at in (0..new.len).step_by(A::STEP) {
+            self.check_rows(&[p], q + at, A::STEP as u64)?;
+        }
+        for at in (0..old.len).step_by(A::STEP) {
+            self.check_rows(&[p + at], q, A::STEP as u64)?;
+        }
+        if self.lsdas {
+            for at in (0..new.len).step_by(A::STEP) {
+                self.check_other_site(p, q + at)?;
+            }
+            for at in (0..old.len).step_by(A::STEP) {
+                self.check_other_site(p + at, q)?;
+            }
+        }
+        self.own.loads.insert(q, number);
+        self.own.jumps.insert(q, *old);
+        self.publish(number, table, Some(old))?;
+        Ok(Some(None))
+    }
+
+    /// Relates the entries of a table; `jump` is what went through it, where that is another as a whole.
+    fn publish(&mut self, number: usize, table: &OwnTable, jump: Option<&TableJump>) -> Step {
         let (p, q) = table.load;
         let cx = self.cx;
         let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
@@ -153,9 +233,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return wrong("a jump table has no entries, or more than 4096");
         }
         let new = table.range();
+        let old_width = jump.map_or(table.width(), |jump| jump.width.into());
         let old = Range {
             start: table.old.get(),
-            end: table.old.get().saturating_add(new.len()),
+            end: table
+                .old
+                .get()
+                .saturating_add(table.entries.saturating_mul(old_width)),
         };
         let fixed = cx.output.load_at(new.start).is_some_and(|s| {
             !s.is_writable() && new.end <= s.file_end() && cx.input.load_at(new.start).is_none()
@@ -174,24 +258,43 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let mut targets = Vec::new();
         for i in 0..table.entries as usize {
-            let target = |bytes: &[u8]| {
+            let target = |bytes: &[u8], base: u64| {
                 if table.wide {
                     u64_in(bytes, 8 * i)
                 } else {
                     let entry = u32_in(bytes, 4 * i)? as i32;
-                    Some(table.base.wrapping_add_signed(entry.into()))
+                    Some(base.wrapping_add_signed(entry.into()))
                 }
             };
-            let (Some(from), Some(to)) = (target(from), target(to)) else {
+            let (from, to) = match jump {
+                None => (target(from, table.base), target(to, table.base)),
+                Some(jump) => {
+                    let width = usize::from(jump.width);
+                    let entry = from.get(i * width..).and_then(|rest| rest.get(..width));
+                    let number = |entry: &[u8]| {
+                        let bytes = entry.iter().rev();
+                        bytes.fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+                    };
+                    let from = entry.map(|entry| jump.target(table.base, number(entry)));
+                    (from, target(to, new.start))
+                }
+            };
+            let (Some(from), Some(to)) = (from, to) else {
                 return wrong("a jump table is shorter than it is claimed to be");
             };
             let (from, to) = (InputAddr::new(from), OutputAddr::new(to));
+            if from.kept() == to && jump.is_some() {
+                return wrong(
+                    "an entry of a jump table leads to old code, where registers are others",
+                );
+            }
             if from.kept() == to {
                 if cx.interiors.owner(from).is_some() {
                     return wrong("an entry of a jump table leads to code that was overwritten");
                 }
                 self.enter_old(from);
             } else if self.f.in_old(from) && self.f.in_new(to) {
+                self.lets_jumps_in(from, to)?;
                 self.relate(from, to)?;
                 targets.push(to);
             } else {
@@ -203,6 +306,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         targets.sort_unstable();
         targets.dedup();
         self.own.targets.insert(number, targets);
+        Ok(())
+    }
+
+    /// Where pages are guarded, what a jump may lead to begins as it did.
+    fn lets_jumps_in(&self, from: InputAddr, to: OutputAddr) -> Step {
+        let pad = |bytes: Option<&[u8]>, at: u64| {
+            bytes
+                .and_then(|bytes| A::decode(bytes, at))
+                .is_some_and(|insn| insn.landing_pad)
+        };
+        let lost = self.cx.guarded
+            && pad(self.old_bytes(from), from.get())
+            && !pad(self.new_bytes(to).map(|b| b.0), to.get());
+        if lost {
+            let text = "the landing pad of a jump through a table is missing";
+            return fail(Failure::new(Check::JumpTable, text).at(from, to));
+        }
         Ok(())
     }
 
@@ -264,6 +384,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
                 continue;
             };
+            // Of a whole jump the first instruction has a pair.
+            let behind = self.own.jumps.get(&q).map_or(0, |j| j.len - A::STEP as u64);
+            let p = p + behind;
             self.out.falls_back.retain(|at| *at != p);
             self.out.tables.push(TableReport {
                 jump: p.get(),
@@ -470,6 +593,18 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 let text = "an instruction of a function with jump tables is not understood";
                 return fail(Failure::new(Check::JumpTable, text).at(self.f.old_entry, at));
             };
+            if let Some(jump) = self.own.jumps.get(&at) {
+                let Some(number) = self.own.loads.get(&at) else {
+                    return Ok(());
+                };
+                if let Some(shown) = shown {
+                    self.judge_jump(at, (*number, jump), &values, shown)?;
+                }
+                values.lose_foreign(jump.writes);
+                let targets = self.own.targets.get(number).into_iter().flatten();
+                goes.extend(targets.map(|to| (*to, values.clone())));
+                return Ok(());
+            }
             if let Some(shown) = shown.as_deref_mut() {
                 self.judge(at, &insn, bytes, &values, shown)?;
             }
@@ -609,6 +744,36 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             _ => None,
         }
+    }
+
+    /// Judges a whole jump through a table by what is known before it.
+    fn judge_jump(
+        &self,
+        at: OutputAddr,
+        (number, jump): (usize, &TableJump),
+        values: &Values,
+        shown: &mut Shown,
+    ) -> Step {
+        let p = self.old_of(at).unwrap_or(self.f.old_entry);
+        let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, at));
+        shown.judged.insert(number);
+        let Some(table) = self.f.tables.get(number) else {
+            return wrong("a claimed jump through a table is none");
+        };
+        let own = |register: u8| values.foreign >> register & 1 == 0;
+        let in_register = || {
+            let held = values.fact(jump.register).and_then(|f| self.address(f));
+            own(jump.register) && held == Some(table.old.get())
+        };
+        if jump.table.is_none() && !in_register() {
+            return wrong("the address of a jump table is not known where it is loaded from");
+        }
+        let most = values.most_of(jump.index.0, jump.bits);
+        if !own(jump.index.0) || most >= table.entries {
+            return wrong("the index of a jump table of new code's own is not shown to be in it");
+        }
+        shown.jumps.push((at, number));
+        Ok(())
     }
 
     /// Judges an instruction by what is known before it.

@@ -8,7 +8,7 @@
 
 use crate::arch::{Leaves, Left};
 
-const REGISTERS: usize = 16;
+const REGISTERS: usize = 32;
 
 /// Something definite in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,12 @@ impl Values {
 
     /// What a register holds is not above this.
     pub(super) fn most(&self, register: u8) -> u64 {
-        self.known(register).bounds.of(64)
+        self.most_of(register, 64)
+    }
+
+    /// So many low bits of it are not.
+    pub(super) fn most_of(&self, register: u8, bits: u8) -> u64 {
+        self.known(register).bounds.of(bits)
     }
 
     /// Nothing is known of these registers any more.
@@ -161,6 +166,7 @@ impl Values {
     pub(super) fn after(&mut self, leaves: &Leaves) {
         let left = leaves.left.map(|(to, left)| (to, self.left(to, left)));
         // Its own low bits stay what they were: so do comparisons and copies of those.
+        self.compare_a_copy(leaves.writes);
         let own = match leaves.left {
             Some((to, Left::Low { from, bits })) if to == from => Some((to, bits)),
             _ => None,
@@ -183,6 +189,29 @@ impl Values {
         }
         if leaves.compares.is_some() {
             self.compared = leaves.compares;
+        }
+    }
+
+    /// What was compared may be overwritten: then the comparison holds for a copy of as many low bits, or for what it
+    /// was a copy of.
+    fn compare_a_copy(&mut self, writes: u32) {
+        let Some((register, bits, number)) = self.compared else {
+            return;
+        };
+        let stays = |register: u8| writes >> register & 1 == 0;
+        if stays(register) {
+            return;
+        }
+        let source = self.known(register).copy_of;
+        let source = source
+            .filter(|of| of.1 >= bits && stays(of.0))
+            .map(|of| of.0);
+        let is_copy = |(other, known): &(u8, &Known)| {
+            stays(*other) && (known.copy_of).is_some_and(|of| of.0 == register && of.1 >= bits)
+        };
+        let copy = || (0u8..).zip(&self.registers).find(is_copy).map(|c| c.0);
+        if let Some(other) = source.or_else(copy) {
+            self.compared = Some((other, bits, number));
         }
     }
 
@@ -235,6 +264,14 @@ impl Values {
             Left::Right { bits, by } => {
                 Known::at_most(own(bits).checked_shr(by.into()).unwrap_or(0))
             }
+            Left::Plus { from, number } => Known {
+                fact: match self.fact(from) {
+                    Some(Fact::Address(a)) => Some(Fact::Address(a.wrapping_add(number))),
+                    Some(Fact::Number(n)) => Some(Fact::Number(n.wrapping_add(number))),
+                    _ => None,
+                },
+                ..Known::NOTHING
+            },
             Left::AtMost(n) => Known::at_most(n),
         }
     }
@@ -247,6 +284,13 @@ impl Values {
         }
         self.foreign |= 1 << register;
         self.low &= !(1 << register);
+    }
+
+    /// Some registers may hold something else than in the old program, whatever it is.
+    pub(super) fn lose_foreign(&mut self, registers: u32) {
+        self.lose(registers);
+        self.foreign |= registers;
+        self.low &= !registers;
     }
 
     /// The same where a branch on the comparison in the flags has shown this bound of it.
@@ -378,6 +422,29 @@ mod tests {
         v.after(&leaves(0, Left::AtMost(0xffff_ffff)));
         v.after(&leaves(0, Left::Signed { from: 0, bits: 32 }));
         assert_eq!(v.most(0), u64::MAX);
+    }
+
+    #[test]
+    fn what_was_compared_may_be_overwritten_where_a_copy_is_left() {
+        // mov w8, w0; cmp w0, 19; mov w0, w1; (not above)
+        let mut v = Values::ENTERED;
+        v.after(&leaves(8, Left::Low { from: 0, bits: 32 }));
+        v.after(&compares(0, 32, 19));
+        v.after(&leaves(0, Left::Low { from: 1, bits: 32 }));
+        let w = v.branched(Some);
+        assert_eq!((w.most(8), w.most(0)), (19, 0xffff_ffff));
+        // The copy is of fewer bits than are compared, or overwritten as well.
+        let mut v = Values::ENTERED;
+        v.after(&leaves(8, Left::Low { from: 0, bits: 16 }));
+        v.after(&compares(0, 32, 19));
+        v.after(&leaves(0, Left::AtMost(u64::MAX)));
+        assert_eq!(v.branched(Some).most(8), 0xffff);
+        let mut v = Values::ENTERED;
+        v.after(&leaves(8, Left::Low { from: 0, bits: 32 }));
+        v.after(&compares(0, 32, 19));
+        v.after(&leaves(8, Left::AtMost(u64::MAX)));
+        v.after(&leaves(0, Left::AtMost(u64::MAX)));
+        assert_eq!(v.branched(Some).most(8), u64::MAX);
     }
 
     #[test]

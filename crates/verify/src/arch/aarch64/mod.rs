@@ -31,13 +31,14 @@ mod guesses;
 mod huge;
 pub(crate) mod registers;
 mod steps;
+mod tables;
 
 use crate::arch::graph::Graph;
 use crate::arch::step::Step;
 
 use super::{
-    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, Loaded, Longer,
-    Notes, Operand, PageUse, Plain, Takes, ThroughSlot, Touched,
+    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, Leaves, Loaded,
+    Longer, Notes, Operand, OwnTableJump, PageUse, Plain, TableJump, Takes, ThroughSlot, Touched,
 };
 
 /// The instruction set.
@@ -194,6 +195,11 @@ impl Arch for AArch64 {
 
     fn is_undefined(bytes: &[u8]) -> bool {
         word(bytes).is_some_and(|w| w >> 16 == 0)
+    }
+
+    fn only_faults(bytes: &[u8]) -> bool {
+        // udf, and brk, which is where it was when a handler is done
+        word(bytes).is_some_and(|w| w >> 16 == 0 || w & 0xffe0_001f == 0xd420_0000)
     }
 
     fn is_exclusive_store(bytes: &[u8]) -> bool {
@@ -618,6 +624,22 @@ impl Arch for AArch64 {
 
     fn dispatch(jump: u64, code: &Graph<'_>) -> Option<Dispatch> {
         dispatch::read(jump, code)
+    }
+
+    fn leaves(bytes: &[u8], addr: u64) -> Leaves {
+        tables::leaves(bytes, addr)
+    }
+
+    fn most_if(cond: u16, taken: bool, number: u64) -> Option<u64> {
+        tables::most_if(cond, taken, number)
+    }
+
+    fn table_jump(bytes: &[u8], addr: u64) -> Option<TableJump> {
+        tables::table_jump(bytes, addr)
+    }
+
+    fn own_table_jump(bytes: &[u8], addr: u64) -> Option<OwnTableJump> {
+        tables::own_table_jump(bytes, addr)
     }
 }
 

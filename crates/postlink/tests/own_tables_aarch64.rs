@@ -1,0 +1,315 @@
+//! Jump tables of new code's own in AArch64 programs without kept relocations: the switches of gcc and clang have them,
+//! what they do stays what it was in every preset and layout, and faults in them are found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Command;
+
+use postlink_verify::mutate::Kind;
+
+mod support;
+use support::{done, is_installed};
+
+const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
+const ROOT: &str = "/usr/aarch64-linux-gnu";
+const GCC: &str = "aarch64-linux-gnu-gcc";
+const CLANG: &str = "clang-19 --target=aarch64-linux-gnu -fuse-ld=/usr/bin/ld.lld-19";
+const WORDS: &str = "-mllvm -aarch64-enable-compress-jump-tables=false";
+/// Functions with a switch of which index and table are known.
+const KNOWN: [&str; 4] = ["pick", "again", "masked", "large"];
+
+/// More cases than compilers make branches of. `again` has its table's address formed in front of a loop with calls,
+/// the index of `masked` is bounded by a mask, `large` has entries of half-words, and `unknown` reads what the jump
+/// leaves.
+fn source() -> String {
+    const WORK: [&str; 20] = [
+        "x * 3",
+        "x + 7",
+        "work(x - 1)",
+        "x ^ 85",
+        "x << 3",
+        "-x",
+        "x * x",
+        "x / 7",
+        "x & 31",
+        "x | 12",
+        "x % 11",
+        "~x",
+        "x * 9 - 4",
+        "x >> 2",
+        "x * 1001",
+        "17 - x",
+        "x * x * x",
+        "work(x) * 3",
+        "x + 1000",
+        "x - 99",
+    ];
+    let cases = |n: usize, text: &dyn Fn(usize) -> String| {
+        (0..n).fold(String::new(), |mut all, i| {
+            let _ = writeln!(all, "  case {i}: {}", text(i));
+            all
+        })
+    };
+    let returned = |i: usize| format!("return {};", WORK[i]);
+    let kept = |i: usize| format!("x = {}; break;", WORK[i]);
+    let long = |i: usize| {
+        let calls: String = (0..12)
+            .map(|j| format!("x = x * {} + work(x ^ {});", i + 3, j * i))
+            .collect();
+        format!("{calls} break;")
+    };
+    format!(
+        "#include <stdio.h>\n#define N __attribute__((noinline))\n\
+         __attribute__((noinline, noipa)) int work(int x) {{ __asm__ volatile(\"\"); return x * 7 + 1; }}\n\
+         N int pick(int k, int x) {{ switch (k) {{\n{}  default: return x; }} }}\n\
+         N int again(const unsigned char *p, int n) {{ int x = 1; for (int i = 0; i < n; i++) switch (p[i]) {{\n{} }} return x; }}\n\
+         N int masked(unsigned k, int x) {{ switch (k & 15) {{\n{} }} return 0; }}\n\
+         N int large(long k, int x) {{ switch (k) {{\n{} }} return x; }}\n\
+         N int unknown(unsigned k, int x) {{ switch (k) {{\n{}  default: return x; }} }}\n\
+         int main(void) {{ unsigned s = 0; static unsigned char p[64]; for (int i = 0; i < 64; i++) p[i] = i % 23;\n\
+         for (int i = 0; i < 700; i++) s = s * 3 + pick(i % 22, i) + masked(i, i) + again(p, i % 64) + large(i % 41, i) + unknown(i % 22, i);\n\
+         printf(\"%u\\n\", s); return 0; }}\n",
+        cases(20, &returned),
+        cases(20, &kept),
+        cases(16, &returned),
+        cases(40, &long),
+        cases(20, &|i| match i {
+            4 => format!(
+                "__asm__ volatile(\"cmp x0, x1\\n cmp x2, x9\\n cmp x10, x11\" ::: \"cc\"); {}",
+                returned(i)
+            ),
+            i => returned(i),
+        }),
+    )
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    /// `app`, built by this command from this text.
+    fn built(command: &str, source: &str) -> Folder {
+        let folder = Folder(tempfile::tempdir().expect("a folder"));
+        fs::write(folder.path("app.c"), source).expect("written");
+        let mut words = command.split(' ');
+        let mut compile = Command::new(words.next().expect("a compiler"));
+        compile.args(words).args(["-o", "app", "app.c"]);
+        done(compile.current_dir(folder.0.path()));
+        folder
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, name: &str) -> Vec<u8> {
+        let mut command = Command::new("qemu-aarch64");
+        command.args(["-L", ROOT]).arg(self.path(name));
+        done(command.env("POSTLINK_PROFILE", self.path("run.plraw"))).stdout
+    }
+
+    fn postlink(&self, arguments: &str) -> Vec<u8> {
+        let mut command = Command::new(POSTLINK);
+        let arguments = arguments.split(' ');
+        done(command.args(arguments).current_dir(self.0.path())).stdout
+    }
+
+    fn json(&self, arguments: &str) -> serde_json::Value {
+        serde_json::from_slice(&self.postlink(arguments)).expect("JSON")
+    }
+
+    /// Instruments and runs the program, and optimises it by these options; all print the same.
+    fn goes_through(&self, command: &str, presets: &[&str]) -> Vec<u8> {
+        let expected = self.run("app");
+        let said = self.json("instrument app -o counting --json");
+        assert_eq!(said["refused"], serde_json::json!([]), "{command}");
+        assert_eq!(self.run("counting"), expected, "{command}: counting");
+        for preset in presets {
+            let options = format!("optimize app -p run.plraw -o opt --move-all --json {preset}");
+            let said = self.json(options.trim_end());
+            assert_eq!(said["refused"], serde_json::json!([]), "{command} {preset}");
+            assert_eq!(self.run("opt"), expected, "{command} {preset}");
+        }
+        expected
+    }
+
+    /// The tables of a function in the certificate of an output, as (entries, bound), and how many of its jumps may
+    /// continue in old code.
+    fn tables(&self, output: &str, name: &str) -> (Vec<(u64, String)>, usize) {
+        let certificate = self.json(&format!("verify app {output} --json"));
+        let mut functions = certificate["functions"].as_array().expect("a list").iter();
+        let function = functions.find(|f| f["name"] == name);
+        let function = function.unwrap_or_else(|| panic!("{name} has not moved"));
+        let list = |what: &str| function[what].as_array().cloned().unwrap_or_default();
+        let table = |t: &serde_json::Value| {
+            let bound = t["bound"].as_str().expect("a bound").to_owned();
+            (t["entries"].as_u64().expect("a number"), bound)
+        };
+        let tables = list("tables").iter().map(table).collect();
+        (tables, list("falls_back").len())
+    }
+}
+
+fn can_run(command: &str) -> bool {
+    let compiler = command.split(' ').next().expect("a compiler");
+    let linker = !command.contains("ld.lld-19") || is_installed("/usr/bin/ld.lld-19");
+    linker && [compiler, "qemu-aarch64"].into_iter().all(is_installed)
+}
+
+#[test]
+fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
+    let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
+    let mut ran = false;
+    for (command, spoilt) in [
+        (format!("{GCC} -O2"), true),
+        (format!("{GCC} -Os -no-pie"), false),
+        (format!("{GCC} -O2 -static -g"), false),
+        (format!("{GCC} -O0"), false),
+        (format!("{GCC} -O2 -mbranch-protection=standard"), false),
+        (format!("{CLANG} -O2"), false),
+        (format!("{CLANG} {WORDS} -O2 -no-pie"), true),
+    ] {
+        if !can_run(&command) {
+            continue;
+        }
+        ran = true;
+        let folder = Folder::built(&command, &source());
+        folder.goes_through(&command, &["--preset max", "--preset fast", ""]);
+        for output in ["counting", "opt"] {
+            for name in KNOWN {
+                let (tables, old) = folder.tables(output, name);
+                assert_eq!(old, 0, "{command} {output}: {name} continues in old code");
+                assert_eq!(tables.len(), 1, "{command} {output}: {name}");
+                assert_eq!(tables[0].1, "proved", "{command} {output}: {name}");
+            }
+            let (tables, old) = folder.tables(output, "unknown");
+            assert_eq!((tables.len(), old), (0, 1), "{command} {output}");
+        }
+        let said = folder.json("inspect app --json");
+        assert!(
+            said["own_tables"][0].as_u64() >= Some(4),
+            "{command}: {said}"
+        );
+        assert_eq!(said["own_tables"][1], 0, "{command}");
+        let shown = folder.json("show run.plraw --binary app --json");
+        let mut functions = shown["functions"].as_array().expect("a list").iter();
+        let pick = functions.find(|f| f["name"] == "pick").expect("it ran");
+        let counts = pick["blocks"].as_array().expect("blocks").iter();
+        let counts: Vec<u64> = counts.filter_map(|b| b["count"].as_u64()).collect();
+        // Each of 22 values 31 times, 18 of them once more.
+        let of_cases = counts.iter().filter(|c| matches!(c, 31 | 32)).count();
+        assert!(of_cases >= 19, "{command}: {counts:?}");
+        if spoilt {
+            let input = fs::read(folder.path("app")).expect("a file");
+            for output in ["counting", "opt"] {
+                let output = fs::read(folder.path(output)).expect("a file");
+                let kinds = Kind::OWN_TABLES_AARCH64;
+                for (kind, times) in support::faults::spoil(&input, &output, kinds) {
+                    *applied.entry(kind).or_default() += times;
+                }
+            }
+        }
+    }
+    let kinds = Kind::OWN_TABLES_AARCH64.iter();
+    let never: Vec<_> = kinds.filter(|k| !applied.contains_key(k)).collect();
+    assert!(!ran || never.is_empty(), "never applied: {never:?}");
+}
+
+/// New code is out of a branch's reach of the old: jumps from old targets cannot get there, tables can.
+#[test]
+fn tables_reach_code_that_branches_do_not() {
+    let far = "__asm__(\".pushsection .text.sorted.1, \\\"ax\\\", %progbits\\n .zero 136314880\\n .popsection\");\n\
+               #define N __attribute__((noinline, section(\".text.hot.near\")))\n";
+    let source = source();
+    let source = source.replace("#define N __attribute__((noinline))\n", far);
+    let command = format!("{GCC} -O2");
+    if !can_run(&command) {
+        return;
+    }
+    let folder = Folder::built(&command, &source);
+    folder.goes_through(&command, &[""]);
+    for name in ["pick", "masked"] {
+        let (tables, old) = folder.tables("opt", name);
+        assert_eq!((tables.len(), old), (1, 0), "{name}");
+    }
+}
+
+/// A function in assembly, and the number of tables of its own.
+struct Twin {
+    what: &'static str,
+    code: &'static str,
+    tables: usize,
+}
+
+/// What is in front of the table jump of each twin: `w0` is compared with 3.
+const TWINS: [Twin; 7] = [
+    Twin {
+        what: "as compilers write it",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n cmp w0, #3\n b.hi 9f\n ldrb w3, [x2, w0, uxtw]\n adr x4, 8f\n add x3, x4, w3, sxtb #2\n br x3\n8:",
+        tables: 1,
+    },
+    Twin {
+        what: "the comparison is of another register",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n cmp w1, #3\n b.hi 9f\n ldrb w3, [x2, w0, uxtw]\n adr x4, 8f\n add x3, x4, w3, sxtb #2\n br x3\n8:",
+        tables: 0,
+    },
+    Twin {
+        what: "the branch looks at signs",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n cmp w0, #3\n b.gt 9f\n ldrb w3, [x2, w0, uxtw]\n adr x4, 8f\n add x3, x4, w3, sxtb #2\n br x3\n8:",
+        tables: 0,
+    },
+    Twin {
+        what: "32 bits are compared and 64 taken",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n cmp w0, #3\n b.hi 9f\n ldrb w3, [x2, x0]\n adr x4, 8f\n add x3, x4, w3, sxtb #2\n br x3\n8:",
+        tables: 0,
+    },
+    Twin {
+        what: "a case reads the base",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n cmp w0, #3\n b.hi 9f\n ldrb w3, [x2, w0, uxtw]\n adr x6, 8f\n add x3, x6, w3, sxtb #2\n br x3\n8:",
+        tables: 0,
+    },
+    Twin {
+        what: "control comes in between",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n cmp w0, #3\n b.hi 9f\n ldrb w3, [x2, w0, uxtw]\n cbz x2, 7f\n7: adr x4, 8f\n add x3, x4, w3, sxtb #2\n br x3\n8:",
+        tables: 0,
+    },
+    Twin {
+        what: "the index is at most 7, and the table has four entries",
+        code: "adrp x2, TABLE\n add x2, x2, :lo12:TABLE\n and w0, w0, #7\n ldrb w3, [x2, w0, uxtw]\n adr x4, 8f\n add x3, x4, w3, sxtb #2\n br x3\n8:",
+        tables: 0,
+    },
+];
+
+#[test]
+fn what_is_not_known_to_be_in_the_table_stays_as_it_was() {
+    if !can_run(GCC) {
+        return;
+    }
+    let functions: String = (0..).zip(&TWINS).fold(String::new(), |mut all, (i, twin)| {
+        let code = twin.code.replace("TABLE", &format!("table{i}"));
+        let code = code.replace('\n', "\\n");
+        let _ = write!(
+            all,
+            "int twin{i}(unsigned, int);\n__asm__(\".text\\n.p2align 4\\n.globl twin{i}\\n.type twin{i}, %function\\n\
+             twin{i}:\\n.cfi_startproc\\n {code}\\n 1: sub w6, w6, w6\\n add w0, w1, w6\\n ret\\n 2: add w0, w1, #5\\n ret\\n\
+             3: lsl w0, w1, #2\\n ret\\n 4: mvn w0, w1\\n ret\\n 9: mov w0, #77\\n ret\\n.cfi_endproc\\n\
+             .size twin{i}, .-twin{i}\\n.section .rodata\\n table{i}: .byte (1b-8b)/4, (2b-8b)/4, (3b-8b)/4, (4b-8b)/4\\n\
+             .byte 100, 100, 100, 100\\n.text\\n\");\n"
+        );
+        all
+    });
+    let calls: String = (0..TWINS.len())
+        .map(|i| format!("s = s * 3 + twin{i}(k % 4, k);"))
+        .collect();
+    let source = format!(
+        "#include <stdio.h>\n{functions}int main(void) {{ unsigned s = 0; for (int k = 0; k < 99; k++) {{ {calls} }} printf(\"%u\\n\", s); return 0; }}\n"
+    );
+    let folder = Folder::built(&format!("{GCC} -O2"), &source);
+    folder.goes_through("twins", &[""]);
+    for (i, twin) in TWINS.iter().enumerate() {
+        let (tables, _) = folder.tables("opt", &format!("twin{i}"));
+        assert_eq!(tables.len(), twin.tables, "{}", twin.what);
+        // The checker would not take it, whatever the rewriter does: see the faults above.
+        assert!(tables.iter().all(|t| t.0 == 4), "{}: {tables:?}", twin.what);
+    }
+}
