@@ -124,6 +124,8 @@ fn what_words_and_addresses_lead_to_is_counted_and_faults_there_are_found() {
         let run = |name: &str| {
             let mut command = Command::new("qemu-aarch64");
             command.args(["-L", ROOT]).arg(at(name));
+            // Counters of blocks are written to the current folder.
+            command.current_dir(folder.path());
             done(command.env("POSTLINK_PROFILE", at("run.plraw"))).stdout
         };
         let expected = run("app");
