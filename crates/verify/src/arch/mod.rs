@@ -271,6 +271,18 @@ pub(crate) struct Leaves {
     pub wide: u32,
 }
 
+impl Leaves {
+    /// Of an instruction that is not known: it may write every register and the flags, and read every register whole.
+    pub(crate) const UNKNOWN: Leaves = Leaves {
+        writes: u32::MAX,
+        left: None,
+        compares: None,
+        keeps_flags: false,
+        low: 0,
+        wide: u32::MAX,
+    };
+}
+
 /// What an instruction leaves in a register, whole. Numbers are unsigned, bits are counted from the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -485,14 +497,7 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// What the instruction at the start of `bytes` leaves in registers.
     fn leaves(_bytes: &[u8], _addr: u64) -> Leaves {
-        Leaves {
-            writes: u32::MAX,
-            left: None,
-            compares: None,
-            keeps_flags: false,
-            low: 0,
-            wide: u32::MAX,
-        }
+        Leaves::UNKNOWN
     }
 
     /// The largest value of what was compared with `number`, where a branch on that comparison was taken, or was not.

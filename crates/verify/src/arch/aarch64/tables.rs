@@ -44,19 +44,11 @@ fn field(w: u32, low: u32, width: u32) -> u32 {
 
 /// See [`Arch::leaves`].
 pub(super) fn leaves(bytes: &[u8], addr: u64) -> Leaves {
-    let unknown = Leaves {
-        writes: u32::MAX,
-        left: None,
-        compares: None,
-        keeps_flags: false,
-        low: 0,
-        wide: u32::MAX,
-    };
     let Some(w) = word(bytes) else {
-        return unknown;
+        return Leaves::UNKNOWN;
     };
     let Some(touched) = registers::touched(w) else {
-        return unknown;
+        return Leaves::UNKNOWN;
     };
     let left = left(w, addr, touched.kills);
     Leaves {

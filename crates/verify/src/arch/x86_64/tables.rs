@@ -67,16 +67,8 @@ fn writes(insn: &Instruction) -> u32 {
 
 /// See [`Arch::leaves`].
 pub(super) fn leaves(bytes: &[u8], addr: u64) -> Leaves {
-    let everything = Leaves {
-        writes: u32::MAX,
-        left: None,
-        compares: None,
-        keeps_flags: false,
-        low: 0,
-        wide: u32::MAX,
-    };
     let Some((insn, len)) = decode_raw(bytes) else {
-        return everything;
+        return Leaves::UNKNOWN;
     };
     let bytes = bytes.get(..len).unwrap_or(bytes);
     let writes = writes(&insn);
