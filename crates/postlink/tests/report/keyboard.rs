@@ -70,6 +70,26 @@ fn tab_reaches_every_control_of_every_view_in_order_and_shows_where_it_is() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
+/// The second change's event drew the view again, which lost the row that was chosen in it since.
+#[test]
+fn two_changes_of_the_address_draw_a_view_once() {
+    let Some((mut browser, _folder)) = opened() else {
+        return;
+    };
+    let same = browser.evaluate(
+        r"new Promise((done) => {
+          let first = null;
+          addEventListener('hashchange', () => {
+            const table = document.querySelector('main .vt');
+            if (first) done(table === first); else first = table;
+          });
+          location.hash = '#layout';
+          location.hash = '#functions';
+        })",
+    );
+    assert_eq!(same, true);
+}
+
 /// Tab, until what matches is at hand.
 fn tab_to(browser: &mut Browser, selector: &str) {
     for _ in 0..200 {

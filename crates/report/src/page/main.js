@@ -5,13 +5,16 @@ const VIEWS = [
   ['calls', 'Call graph', callsView], ['function', 'One function', functionView], ['sizes', 'Sizes, start-up', sizesView], ['compare', 'Difference', compareView], ['coverage', 'Coverage', coverageView],
 ];
 let current = null;
+/** The part of the address behind `#` that is on the page. */
+let onPage = null;
 
 const go = (view, argument) => {
-  const hash = '#' + view + (argument === undefined ? '' : '/' + argument);
-  if (location.hash === hash) show(); else location.hash = hash;
+  location.hash = '#' + view + (argument === undefined ? '' : '/' + argument);
+  show();
 };
 
 const show = () => {
+  onPage = location.hash;
   const [name, argument] = location.hash.slice(1).split('/');
   const index = Math.max(0, VIEWS.findIndex((v) => v[0] === name));
   const [view, title, make] = VIEWS[index];
@@ -90,7 +93,8 @@ const begin = async () => {
   let screen = null;
   addEventListener('beforeprint', () => { screen = document.documentElement.dataset.theme; document.documentElement.dataset.theme = 'light'; for (const paint of painters) paint(true); });
   addEventListener('afterprint', () => { document.documentElement.dataset.theme = screen; for (const paint of painters) paint(false); });
-  addEventListener('hashchange', show);
+  // Events of changes come later, one for each: a view that is on the page already keeps what was done in it since.
+  addEventListener('hashchange', () => { if (location.hash !== onPage) show(); });
   show();
   document.documentElement.dataset.ready = 'yes';
 };
