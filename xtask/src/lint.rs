@@ -1,6 +1,7 @@
 //! `cargo xtask lint`: formatting, clippy and documentation without warnings, the order of layers
-//! ([`layers`]), unused dependencies ([`dependencies`]), widths of comments ([`widths`]), lengths of functions
-//! ([`lengths`]), and what is no part of the workspace: the fuzz targets and the folder `fleet`.
+//! ([`layers`]), unused dependencies ([`dependencies`]), [`features`] of crates that differ between builds, widths
+//! of comments ([`widths`]), lengths of functions ([`lengths`]), and what is no part of the workspace: the fuzz
+//! targets and the folder `fleet`.
 //!
 //! Without options all parts are checked: `--source` reads only the source, in seconds; `--workspace` and `--fleet`
 //! compile.
@@ -9,18 +10,19 @@
 //!
 //! `clippy-driver` compiles as `rustc` does, and lints: a crate of the workspace takes it 2 % longer. `cargo
 //! clippy` makes no code, so everything is compiled once more when the tests are built. Where the environment says
-//! that clippy's driver is the compiler ([`by_driver`], as `.ci/run` does for all jobs of xtask), `cargo xtask
+//! that clippy's driver is the compiler ([`by_driver`], as `.ci/run` does for all that it runs), `cargo xtask
 //! test` lints all targets while it builds them, and `--workspace` leaves that to it. cargo calls the driver by the
-//! script `.ci/compiler`, which has test programs compiled without optimisation.
+//! script `.ci/compiler`, which has test programs compiled without optimisation; where there is no driver, `cargo xtask
+//! test` has cargo call the compiler by the same script.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::{dependencies, layers, lengths, widths};
+use crate::{dependencies, features, layers, lengths, widths};
 
 /// One check.
 struct Check {
@@ -82,16 +84,34 @@ const ARGUMENTS: &str = "CLIPPY_ARGS";
 /// The environment in which cargo compiles by clippy's driver, with warnings as errors (which are what `cargo clippy
 /// -- -D warnings` sets).
 fn driver() -> [(&'static str, OsString); 2] {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .with_file_name(".ci")
-        .join("compiler");
     [
-        (WRAPPER, script.into()),
+        (WRAPPER, script().into()),
         (
             ARGUMENTS,
             "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__".into(),
         ),
     ]
+}
+
+/// What cargo calls in place of the compiler.
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .with_file_name(".ci")
+        .join("compiler")
+}
+
+/// The script as what cargo is to call in place of the compiler for tests, if it can run here and nothing else is to be
+/// called: test programs are not optimised then. Unlike what is called for the crates of the workspace alone, it leaves
+/// those as they are that are compiled already.
+pub fn script_of_tests() -> Option<PathBuf> {
+    let taken = [WRAPPER, "RUSTC_WRAPPER"].map(std::env::var_os);
+    let script = script();
+    let runs = || {
+        let mut command = Command::new(&script);
+        command.args(["true"]).stdin(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    (taken.iter().all(Option::is_none) && runs()).then_some(script)
 }
 
 /// Whether crates of the workspace are compiled by clippy's driver, as the environment says.
@@ -231,9 +251,10 @@ pub fn run(mut parts: Parts) -> Result<bool> {
         }
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         type Own = fn(&Path) -> Result<bool>;
-        let own: [(&str, Own); 4] = [
+        let own: [(&str, Own); 5] = [
             ("order of layers", layers::check),
             ("no unused dependencies", dependencies::check),
+            ("features of crates", features::check),
             ("widths of comments", widths::check),
             ("lengths of functions", lengths::check),
         ];

@@ -18,6 +18,7 @@ mod dependencies;
 mod differ;
 mod digests;
 mod dist;
+mod features;
 mod layers;
 mod lengths;
 mod lint;

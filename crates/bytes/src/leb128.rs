@@ -39,7 +39,7 @@ fn put_long_unsigned(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends an unsigned number in exactly `len` bytes; `len` must be at least [`unsigned_len`].
 pub fn put_unsigned_padded(out: &mut Vec<u8>, mut value: u64, len: usize) {
-    debug_assert!(len >= unsigned_len(value));
+    assert!(len >= unsigned_len(value));
     for i in 0..len {
         let more = if i + 1 < len { 0x80 } else { 0 };
         out.push((value & 0x7f) as u8 | more);
@@ -59,7 +59,7 @@ pub fn put_signed(out: &mut Vec<u8>, value: i64) {
 
 /// Appends a signed number in exactly `len` bytes; `len` must be at least [`signed_len`].
 pub fn put_signed_padded(out: &mut Vec<u8>, mut value: i64, len: usize) {
-    debug_assert!(len >= signed_len(value));
+    assert!(len >= signed_len(value));
     for i in 0..len {
         let more = if i + 1 < len { 0x80 } else { 0 };
         out.push((value & 0x7f) as u8 | more);

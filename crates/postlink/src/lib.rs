@@ -26,6 +26,8 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::Parser;
+// For its features: see the workspace's manifest.
+use serde_core as _;
 
 /// What `postlink` does with the process's arguments: the first is its name, and may be that of one of LLVM's tools.
 pub fn main() -> ExitCode {

@@ -61,7 +61,6 @@ mod script;
 mod spread;
 mod stack;
 mod tally;
-#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use accesses::Accesses;

@@ -4,6 +4,11 @@
 //! in docs, and the tests of the workspace in `fleet`. Their output is passed on and read; what each part passed,
 //! failed and skipped, and why, is together at the end.
 //!
+//! **What is tested is what is released**: crates are compiled by the profile `release`, which looks for overflow.
+//! Where the program has been built before (the demo does it), so have most of them been. Test programs themselves are
+//! not optimised, which is a fifth of the work: cargo's profiles cannot say so, but a script that it calls in
+//! place of the compiler can (`.ci/compiler`).
+//!
 //! **What is not installed makes no test red.** Tests skip themselves in two ways: as ignored, with the
 //! reason beside them, or by a line `SKIPPED: …`, which the test harness would hide for a test that passes;
 //! `--show-output` brings it out. A test that does neither fails when it starts a tool that is not there, and
@@ -299,7 +304,11 @@ fn shown_test(line: &str) -> Option<&str> {
 }
 
 fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    if let Some(script) = lint::script_of_tests() {
+        command.env("RUSTC_WRAPPER", script);
+    }
+    command
 }
 
 /// Stand-ins for tools that are not there: each writes down that it was called.
@@ -335,7 +344,7 @@ impl StandIns {
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         let output = cargo()
-            .args(["test", "--quiet", "--workspace"])
+            .args(["test", "--release", "--quiet", "--workspace"])
             .args(selection)
             .args(["--", "--exact", test])
             .env("PATH", path)
@@ -468,7 +477,7 @@ pub fn run(install: bool, filter: Option<&str>) -> Result<bool> {
     let mut jobs = jobs?;
     jobs.push(by_cargo(
         "examples in docs",
-        &["--workspace", "--doc"],
+        &["--release", "--workspace", "--doc"],
         filter,
     ));
     // Its dependencies take longer to compile than all of ours: at the end, so that what fails sooner is seen sooner.

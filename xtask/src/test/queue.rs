@@ -47,7 +47,7 @@ pub struct Done {
 pub fn programs(targets: &[&str], arguments: &[&str]) -> Result<Vec<Job>> {
     let mut command = cargo();
     command
-        .args(["test", "--workspace", "--no-run"])
+        .args(["test", "--release", "--workspace", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .args(targets)
         .stdin(Stdio::null())

@@ -206,5 +206,5 @@ fn extended_opcode(out: &mut Vec<u8>, opcode: u8, arguments: &[u8]) {
     put_uleb(out, 1 + arguments.len() as u64);
     out.push(opcode);
     out.extend_from_slice(arguments);
-    debug_assert!(uleb_len(1 + arguments.len() as u64) == 1);
+    assert!(uleb_len(1 + arguments.len() as u64) == 1);
 }

@@ -94,7 +94,7 @@ pub(super) struct Output<'a> {
 impl<'a> Output<'a> {
     /// Puts a piece at an offset, which is not before the end of the piece before it.
     pub fn put(&mut self, at: OutputOffset, source: Source<'a>) {
-        debug_assert!(
+        assert!(
             at >= self.end,
             "pieces overlap: {at:#x} is before {:#x}",
             self.end
@@ -111,7 +111,7 @@ impl<'a> Output<'a> {
     }
     /// The piece at the front of the file, of the size that was reserved for it.
     pub fn put_front(&mut self, source: Source<'a>) {
-        debug_assert!(
+        assert!(
             self.pieces
                 .first()
                 .is_some_and(|(_, reserved)| reserved.len() == source.len())
@@ -130,7 +130,7 @@ impl<'a> Output<'a> {
     }
     /// Puts a piece where nothing was put, in front of the last one.
     pub fn put_between(&mut self, at: OutputOffset, source: Source<'a>) {
-        debug_assert!(at + source.len() <= self.end, "pieces overlap at {at:#x}");
+        assert!(at + source.len() <= self.end, "pieces overlap at {at:#x}");
         self.pieces.push((at, source));
     }
     /// Size of the file so far.

@@ -26,7 +26,7 @@ pub const SP: u32 = 31;
 
 /// Offset in units of `1 << scale`, twelve bits.
 fn unsigned(offset: u32, scale: u32) -> u32 {
-    debug_assert!(
+    assert!(
         offset.is_multiple_of(1 << scale) && offset >> scale < 4096,
         "{offset}"
     );
@@ -171,7 +171,7 @@ pub fn strb(t: u32, n: u32, offset: u32) -> u32 {
 }
 /// Nine bits of a signed offset.
 fn nine(offset: i32) -> u32 {
-    debug_assert!((-256..256).contains(&offset), "{offset}");
+    assert!((-256..256).contains(&offset), "{offset}");
     (offset as u32 & 0x1ff) << 12
 }
 /// `ldrb wt, [n], #step`
@@ -208,7 +208,7 @@ pub fn str_reg(t: u32, n: u32, m: u32) -> u32 {
 }
 /// Seven bits of a signed offset of pairs.
 fn seven(offset: i32) -> u32 {
-    debug_assert!((-512..512).contains(&offset) && offset % 8 == 0, "{offset}");
+    assert!((-512..512).contains(&offset) && offset % 8 == 0, "{offset}");
     ((offset >> 3) as u32 & 0x7f) << 15
 }
 /// `stp a, b, [n, #offset]`

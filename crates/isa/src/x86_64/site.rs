@@ -314,7 +314,7 @@ pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64))
         let from_other = code.len();
         // found:
         let found = code.len();
-        debug_assert_eq!((found - from_first, found - from_claimed), (18, 5));
+        assert_eq!((found - from_first, found - from_claimed), (18, 5));
         count(code, entry * 2 + 1);
         code.extend_from_slice(&[0x59, 0x58, 0xc3]); // pop rcx; pop rax; ret
         // next:

@@ -860,7 +860,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     piece,
                 });
             }
-            debug_assert_eq!(u.offset as usize, out.code.bytes.len());
+            assert_eq!(u.offset as usize, out.code.bytes.len());
             let base = out.code.bytes.len() as u32;
             self.append(&mut out.code, u.body, u.fixups);
             for s in &self.spans[u.spans.0 as usize..u.spans.1 as usize] {

@@ -262,7 +262,7 @@ const VENEER: u64 = 12;
 fn append<I: Isa>(name: String, count: usize, writer: &mut Writer<'_>) -> Placed {
     let mut one: Code<()> = Code::default();
     I::put_veneer(&mut one, ());
-    debug_assert_eq!(one.bytes.len() as u64, VENEER);
+    assert_eq!(one.bytes.len() as u64, VENEER);
     writer.append(NewSection {
         name,
         kind: NewKind::Code,

@@ -1051,7 +1051,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.entrances.dedup();
         self.out.addresses.sort_unstable();
         self.out.addresses.dedup();
-        debug_assert!(self.cx.function(self.id).is_some());
+        assert!(self.cx.function(self.id).is_some());
     }
 }
 
