@@ -362,5 +362,5 @@ fn damaged_sections_are_answered_or_refused_and_never_panic() {
         }
         Ok(())
     })
-    .budget_ms(4_000);
+    .budget_ms(2_400);
 }

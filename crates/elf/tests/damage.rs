@@ -272,7 +272,7 @@ fn damaged_headers_are_refused_or_read_and_written() {
         }
         Ok(())
     })
-    .budget_ms(4000);
+    .budget_ms(2_400);
     assert!(
         read > 20 && written > 5,
         "{read} were read, {written} written: the damage is too great to test anything"
@@ -300,7 +300,7 @@ fn damaged_bytes_are_refused_or_read_and_written() {
         }
         Ok(())
     })
-    .budget_ms(2000);
+    .budget_ms(1_200);
 }
 
 /// A change to a file and words of the sentence that refuses it.

@@ -10,7 +10,7 @@ fn damaged_probes_are_decoded_or_refused() {
         fuzzing::check_probes(&fuzzing::probes(u)?);
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_800);
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn damaged_descriptors_are_decoded_or_refused() {
         fuzzing::check_descriptors(&fuzzing::descriptors(u)?);
         Ok(())
     })
-    .budget_ms(2_000);
+    .budget_ms(1_200);
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn damaged_sample_profiles_are_read_or_refused() {
         fuzzing::check_sample_profile(&fuzzing::sample_profile(u)?);
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_800);
 }
 
 #[test]
@@ -60,5 +60,5 @@ fn damaged_scripts_are_read_or_refused() {
         fuzzing::check_script(&script, &program);
         Ok(())
     })
-    .budget_ms(6_000);
+    .budget_ms(3_600);
 }

@@ -34,7 +34,7 @@ fn damaged_programs_are_answered_or_refused() {
         fuzzing::check_elf(&data, dir.path());
         Ok(())
     })
-    .budget_ms(15_000);
+    .budget_ms(9_000);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn arbitrary_frames_are_read_or_refused() {
         fuzzing::check_unwind(&fuzzing::frames(u)?, addr);
         Ok(())
     })
-    .budget_ms(4_000);
+    .budget_ms(2_400);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn arbitrary_maps_of_basic_blocks_are_read_or_refused() {
         fuzzing::check_bb_addr_map(&fuzzing::bb_addr_map(u)?);
         Ok(())
     })
-    .budget_ms(2_000);
+    .budget_ms(1_200);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn arbitrary_raw_profiles_are_read_or_refused() {
         fuzzing::check_raw_profile(&fuzzing::raw_profile(u)?, dir.path());
         Ok(())
     })
-    .budget_ms(4_000);
+    .budget_ms(2_400);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn arbitrary_code_is_decoded_within_its_bounds() {
         fuzzing::check_code(&fuzzing::code(u)?, addr);
         Ok(())
     })
-    .budget_ms(4_000);
+    .budget_ms(2_400);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn profiles_of_every_format_are_read_or_refused_and_come_back_from_being_written
             check_profile(&make(u)?, dir.path());
             Ok(())
         })
-        .budget_ms(3_000);
+        .budget_ms(1_800);
     }
 }
 
@@ -110,7 +110,7 @@ fn profiles_that_suit_a_program_or_not_are_attached_to_it() {
         let text = fuzzing::attach::named(u, &functions)?;
         fuzzing::attach::check(u, &program, &text)
     })
-    .budget_ms(5_000);
+    .budget_ms(3_000);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn arbitrary_translation_tables_are_read_or_refused() {
         fuzzing::check_bat(&fuzzing::bat_section(u)?);
         Ok(())
     })
-    .budget_ms(4_000);
+    .budget_ms(2_400);
 }
 
 #[test]
@@ -129,18 +129,18 @@ fn arbitrary_machine_profiles_are_read_or_refused() {
         fuzzing::mip::check_map(&fuzzing::mip::map(u)?);
         Ok(())
     })
-    .budget_ms(2_000);
+    .budget_ms(1_200);
     arbtest::arbtest(|u| {
         fuzzing::mip::check_profile(&fuzzing::mip::profile(u)?);
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_800);
     arbtest::arbtest(|u| {
         let (map, raw) = fuzzing::mip::raw(u)?;
         fuzzing::mip::check_raw(&map, &raw, dir.path());
         Ok(())
     })
-    .budget_ms(3_000);
+    .budget_ms(1_800);
 }
 
 #[test]

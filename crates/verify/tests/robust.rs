@@ -84,5 +84,5 @@ fn damaged_real_files_never_panic() {
         let _ = verify(&a, &b, &Options::default());
         Ok(())
     })
-    .budget_ms(8000);
+    .budget_ms(4_800);
 }

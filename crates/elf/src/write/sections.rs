@@ -210,6 +210,8 @@ pub(super) struct SectionTable<'w, 'd> {
     symbols: Option<&'w SymbolPlan<'w>>,
     layout: &'w Layout,
     headers: Vec<Shdr>,
+    /// Index of the input's symbol table.
+    symtab: Option<u32>,
     /// Index of the input's section of symbol names, 0 if there is none.
     symbol_names: u32,
     /// Names to follow the old ones.
@@ -248,17 +250,15 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         indexes: &'w Indexes,
         symbols: Option<&'w SymbolPlan<'w>>,
     ) -> Result<Self, FormatError> {
-        let symbol_names = w
-            .elf
-            .section_of_kind(raw::SHT_SYMTAB)
-            .map_or(0, |(_, s)| s.link);
+        let symtab = w.elf.section_of_kind(raw::SHT_SYMTAB);
         let mut this = SectionTable {
             w,
             indexes,
             symbols,
             layout,
             headers: Vec::new(),
-            symbol_names,
+            symtab: symtab.map(|(i, _)| i as u32), // section counts are 32-bit numbers
+            symbol_names: symtab.map_or(0, |(_, s)| s.link),
             names: Vec::new(),
             gap: Gap(layout.gap.clone()),
         };
@@ -270,11 +270,7 @@ impl<'w, 'd> SectionTable<'w, 'd> {
                 Origin::Extended => Shdr {
                     sh_name: this.name(".symtab_shndx")?,
                     sh_type: raw::SHT_SYMTAB_SHNDX,
-                    sh_link: w
-                        .elf
-                        .section_of_kind(raw::SHT_SYMTAB)
-                        .and_then(|(i, _)| indexes.old(i as u32))
-                        .unwrap_or(0),
+                    sh_link: this.symtab.and_then(|i| indexes.old(i)).unwrap_or(0),
                     sh_addralign: 4,
                     sh_entsize: 4,
                     ..Shdr::default()
@@ -519,7 +515,6 @@ impl<'w, 'd> SectionTable<'w, 'd> {
     fn contents(&mut self, index: u32) -> Result<Vec<Source<'w>>, FormatError> {
         let elf = self.w.elf;
         let s = &elf.sections[index as usize];
-        let symtab = elf.section_of_kind(raw::SHT_SYMTAB).map(|(i, _)| i as u32); // section counts are 32-bit numbers
         if let Some(with) = self.w.replaced.get(&index) {
             return Ok(vec![match &with.bytes {
                 NewBytes::Whole(bytes) => Source::Bytes(Cow::Borrowed(bytes)),
@@ -530,11 +525,13 @@ impl<'w, 'd> SectionTable<'w, 'd> {
         }
         let (is_names, is_symbol_names) = (index == elf.names_index, index == self.symbol_names);
         Ok(match (self.symbols, s.kind) {
-            (Some(plan), raw::SHT_SYMTAB) if symtab == Some(index) => vec![Source::Symbols(plan)],
+            (Some(plan), raw::SHT_SYMTAB) if self.symtab == Some(index) => {
+                vec![Source::Symbols(plan)]
+            }
             (Some(plan), raw::SHT_SYMTAB_SHNDX) if self.indexes.extended == Some(index) => {
                 vec![Source::SectionIndexes(plan)]
             }
-            (Some(_), raw::SHT_GROUP) if symtab == Some(s.link) => {
+            (Some(_), raw::SHT_GROUP) if self.symtab == Some(s.link) => {
                 vec![Source::Bytes(Cow::Owned(group(
                     elf.section_data(s),
                     self.indexes,
