@@ -1,8 +1,9 @@
-//! Features of crates: those of the program alone are those that it has in a build of the whole workspace with its tests.
+//! Features of crates: those of the program alone are those that it has in a build of the whole workspace with its
+//! tests.
 //!
-//! Cargo gives each crate the features that all packages of a build ask of it together. Where one build asks for more than another, the crate and all
-//! that depend on it are compiled for each: a demo and a test run from nothing would take minutes longer. A feature that is missing belongs to the
-//! dependency in the workspace's manifest.
+//! Cargo gives each crate the features that all packages of a build ask of it together. Where one build asks for more
+//! than another, the crate and all that depend on it are compiled for each: a demo and a test run from nothing would
+//! take minutes longer. A feature that is missing belongs to the dependency in the workspace's manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +14,8 @@ use anyhow::{Context, Result, bail};
 /// The program's package.
 const PROGRAM: &str = "postlink";
 
-/// What has more in tests: the checker with the faults that show that its rules can fail, which are no part of the program.
+/// What has more in tests: the checker with the faults that show that its rules can fail, which are no part of the
+/// program.
 const MORE_IN_TESTS: &[&str] = &["postlink-verify"];
 
 /// Prints each crate whose features differ. `Ok(false)` if there is one.
