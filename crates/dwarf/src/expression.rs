@@ -42,6 +42,7 @@ pub(crate) enum OperandKind {
 }
 
 /// By byte: whether it is an operation that names an address.
+#[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
 const NAMES: [bool; 256] = {
     let mut names = [false; 256];
     names[op::ADDR as usize] = true;

@@ -23,10 +23,8 @@ pub(crate) fn by_address<T>(
         return order;
     }
     let keys = (0u32..).zip(items);
-    let mut keys: Vec<u64> = keys
-        .map(|(number, item)| (address(item) - least) << 32 | u64::from(number))
-        .collect();
-    keys.sort_unstable();
+    let keys = keys.map(|(number, item)| (address(item) - least) << 32 | u64::from(number));
+    let keys = by_upper_half(keys.collect());
     order = keys.iter().map(|key| *key as u32).collect();
     let mut first = 0;
     for same in keys.chunk_by(|a, b| a >> 32 == b >> 32) {
@@ -39,6 +37,46 @@ pub(crate) fn by_address<T>(
         first += same.len();
     }
     order
+}
+
+/// Sorts numbers by their upper halves. Their lower halves ascend, and do so then where the upper ones are the same.
+fn by_upper_half(mut keys: Vec<u64>) -> Vec<u64> {
+    // Digit by digit from the lowest, which takes longer for a few.
+    const BITS: u32 = 11;
+    const MANY: usize = 1 << BITS;
+    if keys.len() < MANY {
+        keys.sort_unstable();
+        return keys;
+    }
+    let highest = keys.iter().max().map_or(0, |key| key >> 32);
+    let bits = u64::BITS - highest.leading_zeros();
+    let mut sorted = vec![0; keys.len()];
+    for low in (0..bits).step_by(BITS as usize) {
+        let digit = |key: &u64| (key >> (32 + low)) as usize & (MANY - 1);
+        let mut places = [0usize; MANY];
+        for key in &keys {
+            if let Some(count) = places.get_mut(digit(key)) {
+                *count += 1;
+            }
+        }
+        let mut behind = 0;
+        for place in &mut places {
+            let count = *place;
+            *place = behind;
+            behind += count;
+        }
+        for key in &keys {
+            let Some(place) = places.get_mut(digit(key)) else {
+                continue;
+            };
+            if let Some(to) = sorted.get_mut(*place) {
+                *to = *key;
+            }
+            *place += 1;
+        }
+        std::mem::swap(&mut keys, &mut sorted);
+    }
+    keys
 }
 
 #[cfg(test)]
@@ -68,5 +106,20 @@ mod tests {
             assert_eq!(found, items);
             Ok(())
         });
+    }
+
+    #[test]
+    fn many_are_sorted_as_few_are() {
+        let mut number = 1u64;
+        for bits in [0, 1, 11, 12, 23, 32] {
+            let random = |_| {
+                number = number.wrapping_mul(6364136223846793005).wrapping_add(1);
+                if bits == 0 { 0 } else { number >> (64 - bits) }
+            };
+            let items: Vec<u64> = (0..5000).map(random).collect();
+            let mut order: Vec<u32> = (0..5000).collect();
+            order.sort_by_key(|i| items[*i as usize]);
+            assert_eq!(by_address(&items, |i| *i, |_, _| Ordering::Equal), order);
+        }
     }
 }

@@ -214,8 +214,7 @@ pub(super) fn walk_all<'d>(
         || -> Vec<(usize, Result<Plan, Error>)> {
             let walked = order.into_par_iter().with_max_len(1).map(|i| {
                 let (set, unit) = (&sets[units[i].set], &units[i]);
-                let plan = walk::walk(set, unit, tables.of(i), &roots[i]);
-                reading.done(unit.len());
+                let plan = walk::walk(set, unit, tables.of(i), &roots[i], reading);
                 progress::did();
                 (i, plan)
             });

@@ -26,7 +26,7 @@ use crate::map::{AddressMap, Stays};
 use crate::names::{at, form, tag};
 use crate::pool::{Pool, User, UserKind};
 use crate::report::{Loss, Report};
-use crate::sections::{Section, Sections};
+use crate::sections::{Reading, Section, Sections};
 use crate::split;
 use crate::unit::{Attribute, Entries, Entry, Root, Unit, Values};
 
@@ -219,6 +219,7 @@ pub(crate) fn walk(
     unit: &Unit,
     table: &Table<'_>,
     root: &Root,
+    reading: &Reading<'_>,
 ) -> Result<Plan, Error> {
     let addresses = if root.is_split && root.addr_base.is_none() {
         &[]
@@ -269,7 +270,17 @@ pub(crate) fn walk(
         });
     }
     let entries = Entries::of(unit, table, walk.values.data);
-    let count = entries.for_each(|entry| walk.entry(entry))?;
+    // What entries lead to is read as well: memory is given back within a large unit.
+    let mut done = unit.start;
+    let count = entries.for_each(|entry| {
+        const PART: usize = 128 << 10;
+        if entry.end - done >= PART {
+            reading.done((entry.end - done) as u64);
+            done = entry.end;
+        }
+        walk.entry(entry)
+    })?;
+    reading.done((unit.end - done) as u64);
     let mut plan = walk.plan;
     (plan.report.units, plan.report.entries) = (1, count);
     if root.has_own_pool {
