@@ -29,6 +29,37 @@ pub(crate) struct Contribution {
     pub end: u64,
     /// 4 or 8.
     pub offset_size: u8,
+    /// Each offset is behind the one before it, so that an index and a list are of each other alone.
+    pub ascends: bool,
+}
+
+impl Contribution {
+    /// Number of offsets.
+    pub fn count(&self) -> u64 {
+        (self.lists - self.base) / u64::from(self.offset_size)
+    }
+
+    /// The index of the list at an offset of the section, if offsets ascend and it has one.
+    pub fn index_of(&self, section: &[u8], offset: u64) -> Option<u64> {
+        let wanted = offset.checked_sub(self.base).filter(|_| self.ascends)?;
+        let slots =
+            section.get(usize::try_from(self.base).ok()?..usize::try_from(self.lists).ok()?)?;
+        let (mut low, mut high) = (0, self.count() as usize);
+        let size = usize::from(self.offset_size);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let slot = number(slots.get(middle * size..(middle + 1) * size)?);
+            if slot == wanted {
+                return Some(middle as u64);
+            }
+            (low, high) = if slot < wanted {
+                (middle + 1, high)
+            } else {
+                (low, middle)
+            };
+        }
+        None
+    }
 }
 
 /// Reads all contributions of a section.
@@ -46,13 +77,15 @@ pub(crate) fn read_all(section: &[u8], name: &'static str) -> Result<Vec<Contrib
         }
         let count = r.number(4)?;
         let base = r.at as u64;
-        r.bytes(count * u64::from(offset_size))?;
+        let slots = r.bytes(count * u64::from(offset_size))?;
+        let slots = slots.chunks_exact(usize::from(offset_size)).map(number);
         out.push(Contribution {
             start: at,
             base,
             lists: r.at as u64,
             end: r.end as u64,
             offset_size,
+            ascends: slots.is_sorted_by(|a, b| a < b),
         });
         at = r.end as u64;
     }
@@ -87,7 +120,7 @@ pub(crate) fn grow(
     let error = |what: String| Error::new(name, c.start, what);
     let first = out.len();
     let size = u64::from(c.offset_size);
-    let old_slots = (c.lists - c.base) / size;
+    let old_slots = c.count();
     let added = growth.new_slots.len() as u64;
     let length_end = c.start + if c.offset_size == 8 { 12 } else { 4 };
     let new_len = c.end - length_end + size * added + growth.lists.len() as u64;

@@ -41,14 +41,23 @@ pub(crate) enum OperandKind {
     Constant(u64),
 }
 
+/// By byte: whether it is an operation that names an address.
+#[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
+const NAMES: [bool; 256] = {
+    let mut names = [false; 256];
+    names[op::ADDR as usize] = true;
+    names[op::ADDRX as usize] = true;
+    names[op::CONSTX as usize] = true;
+    names[op::GNU_ADDR_INDEX as usize] = true;
+    names[op::GNU_CONST_INDEX as usize] = true;
+    names
+};
+
 /// Whether an expression has a byte that may be an operation that names an address.
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
 pub(crate) fn may_name(expression: &[u8]) -> bool {
-    expression.iter().any(|byte| {
-        matches!(
-            *byte,
-            op::ADDR | op::ADDRX | op::CONSTX | op::GNU_ADDR_INDEX | op::GNU_CONST_INDEX
-        )
-    })
+    expression.iter().any(|byte| NAMES[usize::from(*byte)])
 }
 
 /// Addresses of an expression, in order. `Ok(None)`: it has an operation that is not known, in front of a

@@ -75,6 +75,7 @@
 
 mod abbrev;
 mod ascending;
+mod by_index;
 mod contribution;
 mod expression;
 mod finish;
@@ -85,6 +86,7 @@ mod line;
 mod lists;
 mod map;
 mod names;
+mod order;
 mod pool;
 mod progress;
 mod read;

@@ -36,6 +36,8 @@
 
 use std::ops::Range;
 
+use crate::order::by_address;
+
 /// Old bytes and the new bytes that stand for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -154,6 +156,8 @@ pub struct AddressMap {
     executable: Vec<Range<u64>>,
     /// Of bodies, and of runs.
     found: (Index, Index),
+    /// All bodies are in executable bytes, and nothing was added that is not behind a run.
+    plain: bool,
     /// Tells maps apart.
     digest: u64,
 }
@@ -177,9 +181,14 @@ impl AddressMap {
         parts.bodies.retain(|r| !r.is_empty());
         parts.bodies.sort_unstable_by_key(|r| r.start);
         disjoint("old bodies", &parts.bodies)?;
-        parts.runs.sort_unstable_by_key(|r| (r.old, r.new));
+        let order = by_address(&parts.runs, |r| r.old, |a, b| a.new.cmp(&b.new));
+        let runs = || {
+            order
+                .iter()
+                .filter_map(|number| parts.runs.get(*number as usize))
+        };
         let mut bodies = Ascending::new(&parts.bodies);
-        for run in &parts.runs {
+        for run in runs() {
             let error = || MapError::Outside {
                 old: run.old,
                 len: run.old_len,
@@ -193,7 +202,7 @@ impl AddressMap {
                 return Err(error());
             }
         }
-        for (first, second) in parts.runs.iter().zip(parts.runs.iter().skip(1)) {
+        for (first, second) in runs().zip(runs().skip(1)) {
             if first.old_end() > second.old {
                 return Err(MapError::Overlap {
                     what: "runs",
@@ -210,14 +219,16 @@ impl AddressMap {
         parts.entry_blocks.sort_unstable_by_key(|b| b.start);
         parts.pointers.sort_unstable();
         parts.pointers.dedup_by_key(|p| p.0);
-        let digest = parts.runs.iter().fold(1, |digest, run| {
+        let digest = runs().fold(1, |digest, run| {
             let lengths = u64::from(run.old_len) << 32 | u64::from(run.new_len);
             mix(mix(mix(digest, run.old), run.new), lengths)
         });
-        let mut runs = parts.runs;
-        join(&mut runs, &parts.bodies);
-        runs.shrink_to_fit();
+        let runs = joined(runs(), &parts.bodies);
+        drop((order, parts.runs));
         let bodies = parts.bodies;
+        let executable = normal(parts.executable);
+        let is_code =
+            |body: &Range<u64>| holder(&executable, body.start).is_some_and(|e| body.end <= e.end);
         let start = |first: Option<u64>| first.unwrap_or(0);
         let found = (
             Index::new(
@@ -232,6 +243,7 @@ impl AddressMap {
         Ok(AddressMap {
             digest,
             found,
+            plain: parts.added.is_empty() && bodies.iter().all(is_code),
             runs,
             bodies,
             added: parts.added,
@@ -239,7 +251,7 @@ impl AddressMap {
             entry_blocks: parts.entry_blocks,
             reused: normal(parts.reused),
             pointers: parts.pointers,
-            executable: normal(parts.executable),
+            executable,
         })
     }
 
@@ -282,8 +294,13 @@ impl AddressMap {
 
     /// Runs that have an old byte in the interval.
     pub fn runs_in(&self, old: &Range<u64>) -> &[Run] {
+        self.numbered_runs_in(old).1
+    }
+
+    /// The same, and the number of the first.
+    pub(crate) fn numbered_runs_in(&self, old: &Range<u64>) -> (usize, &[Run]) {
         let from = self.found.1.ended(&self.runs, old.start, Run::old_end);
-        stretch(&self.runs, from, |r| r.old < old.end)
+        (from, stretch(&self.runs, from, |r| r.old < old.end))
     }
 
     /// Added bytes that are described as a byte of the interval.
@@ -355,8 +372,28 @@ impl AddressMap {
         out
     }
 
+    /// An interval all of whose bytes are of one run, in new code: most of those of variables are.
+    fn in_one_run(&self, old: &Range<u64>) -> Option<Range<u64>> {
+        let run = self.run_at(old.start)?;
+        let is_inside = old.start < old.end && old.end <= run.old_end() && self.plain;
+        is_inside.then(|| {
+            let end = if old.end == run.old_end() {
+                run.tail_end()
+            } else {
+                run.border(old.end)
+            };
+            run.border(old.start)..end
+        })
+    }
+
     /// The same, into a list that is empty.
     pub(crate) fn put_interval(&self, old: &Range<u64>, out: &mut Vec<Range<u64>>) {
+        if let Some(new) = self.in_one_run(old) {
+            if !new.is_empty() {
+                out.push(new);
+            }
+            return;
+        }
         let bodies = self.bodies_in(old);
         if bodies.is_empty() || old.start >= old.end || !self.is_code(old.start) {
             if old.start < old.end {
@@ -387,7 +424,12 @@ impl AddressMap {
                 _ => out.push(start..end),
             }
         }
-        for added in self.added_in(old) {
+        let added = if self.added.is_empty() {
+            &[]
+        } else {
+            self.added_in(old)
+        };
+        for added in added {
             out.push(added.new..added.new + u64::from(added.len));
         }
         normalise(out);
@@ -548,8 +590,14 @@ impl AddressMap {
 /// Elements of a sorted list from one on, as long as `inside` holds.
 pub(crate) fn stretch<T>(sorted: &[T], from: usize, inside: impl Fn(&T) -> bool) -> &[T] {
     let rest = sorted.get(from..).unwrap_or_default();
-    // Nearly always they are few, in lists of a million: the last one is looked for among twice as many each time.
-    let mut near = 1;
+    // Nearly always they are few, in lists of a million.
+    const FEW: usize = 4;
+    let few = rest.iter().take(FEW).take_while(|x| inside(x)).count();
+    if few < FEW {
+        return rest.get(..few).unwrap_or_default();
+    }
+    // The last one is looked for among twice as many each time.
+    let mut near = FEW;
     while near < rest.len() && rest.get(near).is_some_and(&inside) {
         near *= 2;
     }
@@ -639,7 +687,7 @@ pub fn normal(mut list: Vec<Range<u64>>) -> Vec<Range<u64>> {
 
 fn normalise(list: &mut Vec<Range<u64>>) {
     list.retain(|r| r.start < r.end);
-    if list.len() < 2 {
+    if list.is_sorted_by(|a, b| a.end < b.start) {
         return;
     }
     list.sort_unstable_by_key(|r| (r.start, r.end));
@@ -674,24 +722,32 @@ impl<'r> Ascending<'r> {
     }
 }
 
-/// Joins runs of equal displacement that follow each other in old and in new code and in the same body. All are in
-/// bodies.
-fn join(sorted: &mut Vec<Run>, bodies: &[Range<u64>]) {
+/// Runs, in which those of equal displacement are joined that follow each other in old and in new code and in the same
+/// body. All are in bodies.
+fn joined<'r>(sorted: impl Iterator<Item = &'r Run>, bodies: &[Range<u64>]) -> Vec<Run> {
     let mut bodies = Ascending::new(bodies);
-    sorted.dedup_by(|run, last| {
+    let mut out: Vec<Run> = Vec::new();
+    for run in sorted {
         let body = bodies.holder(run.old);
-        let joins = last.tail == 0
-            && last.old_len == last.new_len
-            && run.old_len == run.new_len
-            && last.old_end() == run.old
-            && last.new_end() == run.new
-            && body.is_some_and(|body| body.start <= last.old);
-        let len = last.old_len.checked_add(run.old_len).filter(|_| joins);
-        if let Some(len) = len {
-            (last.old_len, last.new_len, last.tail) = (len, len, run.tail);
+        let before = out.last_mut().filter(|last| {
+            last.tail == 0
+                && last.old_len == last.new_len
+                && run.old_len == run.new_len
+                && last.old_end() == run.old
+                && last.new_end() == run.new
+                && body.is_some_and(|body| body.start <= last.old)
+        });
+        let longer = before.and_then(|last| {
+            let len = last.old_len.checked_add(run.old_len)?;
+            Some((last, len))
+        });
+        match longer {
+            Some((last, len)) => (last.old_len, last.new_len, last.tail) = (len, len, run.tail),
+            None => out.push(*run),
         }
-        len.is_some()
-    });
+    }
+    out.shrink_to_fit();
+    out
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::by_index::ByIndex;
 use crate::lists::INDEX;
 use crate::read::{Reader, fits, number, put_number, uleb_len};
 use crate::sections::Section;
@@ -50,7 +51,8 @@ impl Pool<'_> {
     /// The address at an index.
     pub fn get(&self, index: u64) -> Result<u64, Error> {
         let base = self.base.unwrap_or(0);
-        let at = index.checked_mul(ENTRY).and_then(|o| o.checked_add(base));
+        let known = Some(index).filter(|index| *index < u64::from(u32::MAX));
+        let at = known.and_then(|index| index.checked_mul(ENTRY)?.checked_add(base));
         let error = || {
             let name = Section::Addr.name();
             Error::new(
@@ -75,11 +77,24 @@ impl Pool<'_> {
 /// Something that names an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
-    /// The entry's index.
-    pub index: u64,
     /// The value that it wants.
     pub want: u64,
+    /// The entry's index.
+    index: u32,
     pub kind: UserKind,
+}
+
+impl User {
+    /// Of an entry that [`Pool::get`] knows.
+    pub fn new(index: u64, want: u64, kind: UserKind) -> User {
+        let index = u32::try_from(index).unwrap_or(u32::MAX); // others were refused
+        User { want, index, kind }
+    }
+
+    /// The entry's index.
+    pub fn index(&self) -> u64 {
+        self.index.into()
+    }
 }
 
 /// How free a user is.
@@ -93,6 +108,14 @@ pub(crate) enum UserKind {
     Scope,
     /// No entry of the input: any that has the value, with an index of [`crate::lists::INDEX`] bytes.
     Any,
+}
+
+/// Whose value counts if users of an entry want different ones: the lowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Keep,
+    Field,
+    Scope,
 }
 
 /// What becomes of a user.
@@ -111,8 +134,8 @@ pub(crate) enum Outcome {
 /// A pool's new contents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resolved {
-    /// Entries that change.
-    changed: BTreeMap<u64, u64>,
+    /// Entries that change, by index, ascending.
+    changed: Vec<(u64, u64)>,
     /// Entries that are appended.
     appended: Vec<u64>,
 }
@@ -207,8 +230,8 @@ impl Reach {
         };
         let used = users.iter().filter(|user| user.kind != UserKind::Any);
         // What is not in the section is no entry.
-        let used = used.filter(|user| pool.get(user.index).is_ok());
-        let last = used.map(|user| base + ENTRY * user.index + ENTRY).max();
+        let used = used.filter(|user| pool.get(user.index()).is_ok());
+        let last = used.map(|user| base + ENTRY * user.index() + ENTRY).max();
         let end = last.unwrap_or(base);
         let own = own.filter(|c| end <= c.end && (c.end - c.base).is_multiple_of(ENTRY));
         let range = own.map_or(base..end, |c| c.start..c.end);
@@ -246,17 +269,16 @@ pub(crate) fn resolve(
     users: &[User],
     all_known: bool,
 ) -> (Resolved, Vec<Outcome>) {
-    let mut values: FxHashMap<u64, (u8, u64)> = FxHashMap::default();
+    let mut values: ByIndex<(Rank, u64)> = ByIndex::for_values(users.len());
     for user in users {
         let rank = match user.kind {
-            UserKind::Keep => 0,
-            UserKind::Field { .. } => 1,
-            UserKind::Scope => 2,
+            UserKind::Keep => Rank::Keep,
+            UserKind::Field { .. } => Rank::Field,
+            UserKind::Scope => Rank::Scope,
             UserKind::Any => continue,
         };
-        let entry = values.entry(user.index).or_insert((rank, user.want));
-        if rank < entry.0 {
-            *entry = (rank, user.want);
+        if values.get(user.index()).is_none_or(|first| rank < first.0) {
+            values.insert(user.index(), (rank, user.want));
         }
     }
     let pool = Pool {
@@ -264,20 +286,21 @@ pub(crate) fn resolve(
         base: Some(base),
     };
     let mut resolved = Resolved::default();
-    for (index, (_, value)) in &values {
-        if pool.get(*index).is_ok_and(|old| old != *value) {
-            resolved.changed.insert(*index, *value);
-        }
-    }
+    let changes = |(index, (_, value)): (u64, (Rank, u64))| {
+        let changes = pool.get(index).is_ok_and(|old| old != value);
+        changes.then_some((index, value))
+    };
+    resolved.changed = values.iter().filter_map(changes).collect();
+    resolved.changed.sort_unstable();
     let count = own.map(|c| (c.end - c.base) / ENTRY);
     let mut appended: FxHashMap<u64, u64> = FxHashMap::default();
     // Fields of one byte have no room for what is appended to a pool of more than 128 entries.
     let unused = 0..count.filter(|_| all_known).unwrap_or(0);
-    let mut unused = unused.filter(|i| !values.contains_key(i)).peekable();
+    let mut unused = unused.filter(|i| values.get(*i).is_none()).peekable();
     let mut reused: FxHashMap<u64, u64> = FxHashMap::default();
     let outcome = |user: &User| {
         let is_any = user.kind == UserKind::Any;
-        if !is_any && values.get(&user.index).is_some_and(|v| v.1 == user.want) {
+        if !is_any && values.get(user.index()).is_some_and(|v| v.1 == user.want) {
             return Outcome::Same;
         }
         let (size, uleb) = match user.kind {
@@ -299,7 +322,9 @@ pub(crate) fn resolve(
             let again = reused.get(&user.want).copied().filter(|i| fits(*i));
             if let Some(index) = again.or_else(|| unused.next_if(|i| fits(*i))) {
                 reused.insert(user.want, index);
-                resolved.changed.insert(index, user.want);
+                if again.is_none() {
+                    resolved.changed.push((index, user.want));
+                }
                 return Outcome::Index(index);
             }
             return Outcome::Lost;
@@ -311,6 +336,7 @@ pub(crate) fn resolve(
         Outcome::Index(index)
     };
     let outcomes = users.iter().map(outcome).collect();
+    resolved.changed.sort_unstable();
     (resolved, outcomes)
 }
 
@@ -363,7 +389,7 @@ mod tests {
     }
 
     fn user(index: u64, want: u64, kind: UserKind) -> User {
-        User { index, want, kind }
+        User::new(index, want, kind)
     }
 
     const FIELD: UserKind = UserKind::Field {
@@ -451,7 +477,7 @@ mod tests {
         use Outcome::{Index, Lost};
         // The third such entry has an index of two bytes.
         assert_eq!(outcomes[first..], [Index(7), Index(9), Index(7), Lost]);
-        assert_eq!(resolved.changed, BTreeMap::from([(7, 0x5), (9, 0x6)]));
+        assert_eq!(resolved.changed, [(7, 0x5), (9, 0x6)]);
         assert_eq!(resolved.appended, [0; 0]);
         let (_, outcomes) = resolve(&section, 8, own, &users, false);
         assert_eq!(outcomes[first..], [Lost; 4]);

@@ -136,7 +136,7 @@ pub(crate) struct Reading<'d> {
 
 impl<'d> Reading<'d> {
     /// What is read between two times: giving back costs a small part of reading it.
-    const BETWEEN: u64 = 1 << 20;
+    const BETWEEN: u64 = 1 << 19;
 
     pub fn new(sections: &Sections<'d>) -> Self {
         Reading {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_after_each_megabyte_that_was_read() {
+    fn memory_is_given_back_after_each_part_that_was_read() {
         let calls = AtomicU64::new(0);
         let give_back = || {
             calls.fetch_add(1, Ordering::Relaxed);

@@ -235,6 +235,16 @@ impl Pieces {
         self.end(old, from);
     }
 
+    /// Puts new bytes in front of the piece of a number, without replacing any.
+    pub fn insert(&mut self, number: usize, at: u64, new: &[u8]) {
+        let before = self.list.iter().take(number);
+        let from = before
+            .map(|(_, _, new_len)| *new_len as usize)
+            .sum::<usize>();
+        self.list.insert(number, (at, 0, new.len() as u32));
+        self.bytes.splice(from..from, new.iter().copied());
+    }
+
     /// Number of pieces, and of new bytes.
     pub fn size(&self) -> (usize, usize) {
         (self.list.len(), self.bytes.len())

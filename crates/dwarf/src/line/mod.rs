@@ -93,7 +93,12 @@ pub(crate) struct Header {
     pub opcode_base: u8,
     /// Numbers of arguments of standard opcodes 1, 2 ….
     pub lengths: Vec<u8>,
+    /// Which standard opcodes have the arguments that the standard gives them: a bit for each number.
+    known: u16,
 }
+
+/// Numbers of arguments that the standard gives to opcodes 1, 2 ….
+const ARGUMENTS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
 
 impl Header {
     /// Reads the header of the program at an offset.
@@ -143,6 +148,10 @@ impl Header {
             )));
         }
         let lengths = r.bytes(u64::from(opcode_base) - 1)?.to_vec();
+        let both = (1..).zip(lengths.iter().zip(&ARGUMENTS));
+        let known = both.fold(0, |known, (opcode, (is, should))| {
+            known | u16::from(is == should) << opcode
+        });
         Ok(Header {
             start,
             offset_size,
@@ -154,8 +163,27 @@ impl Header {
             line_range,
             opcode_base,
             lengths,
+            known,
         })
     }
+
+    /// Whether a standard opcode is there, with the arguments that the standard gives it: else it is another one.
+    pub fn knows(&self, opcode: u8) -> bool {
+        opcode < 16 && self.known >> opcode & 1 == 1
+    }
+
+    /// Units by which `DW_LNS_const_add_pc` advances the address: as the highest special opcode does.
+    pub fn constant_advance(&self) -> u64 {
+        u64::from((255 - self.opcode_base) / self.line_range)
+    }
+}
+
+/// Flags of a row, as bits.
+mod flag {
+    pub const IS_STMT: u8 = 1;
+    pub const BASIC_BLOCK: u8 = 2;
+    pub const PROLOGUE_END: u8 = 4;
+    pub const EPILOGUE_BEGIN: u8 = 8;
 }
 
 /// A row, without what it covers: that follows from the next. No compiler has numbers of more than 32 bits.

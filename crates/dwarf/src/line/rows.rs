@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::table::{Rows, Table};
-use super::{Header, Row, SECTION, extended, standard};
+use super::{Header, Row, SECTION, extended, flag, standard};
 use crate::Error;
 use crate::read::{Reader, number, part};
 
@@ -35,17 +35,15 @@ impl Sequence {
 }
 
 /// The registers of the machine.
-struct Registers {
-    address: u64,
-    file: u64,
-    line: u64,
-    column: u64,
-    isa: u64,
-    discriminator: u64,
-    is_stmt: bool,
-    basic_block: bool,
-    prologue_end: bool,
-    epilogue_begin: bool,
+pub(super) struct Registers {
+    pub address: u64,
+    pub file: u64,
+    pub line: u64,
+    pub column: u64,
+    pub isa: u64,
+    pub discriminator: u64,
+    /// See [`flag`].
+    pub flags: u8,
 }
 
 impl Registers {
@@ -58,10 +56,11 @@ impl Registers {
             column: 0,
             isa: 0,
             discriminator: 0,
-            is_stmt: header.default_is_stmt,
-            basic_block: false,
-            prologue_end: false,
-            epilogue_begin: false,
+            flags: if header.default_is_stmt {
+                flag::IS_STMT
+            } else {
+                0
+            },
         }
     }
 
@@ -79,10 +78,10 @@ impl Registers {
             column: self.column as u32,
             isa: self.isa as u32,
             discriminator: self.discriminator as u32,
-            is_stmt: self.is_stmt,
-            basic_block: self.basic_block,
-            prologue_end: self.prologue_end,
-            epilogue_begin: self.epilogue_begin,
+            is_stmt: self.flags & flag::IS_STMT != 0,
+            basic_block: self.flags & flag::BASIC_BLOCK != 0,
+            prologue_end: self.flags & flag::PROLOGUE_END != 0,
+            epilogue_begin: self.flags & flag::EPILOGUE_BEGIN != 0,
         }
     }
 }
@@ -130,12 +129,15 @@ impl<'a> Runner<'a> {
         let first = self.rows.len();
         let mut registers = Registers::initial(h);
         self.wide = None;
-        while !self.reader.is_empty() {
-            let opcode = self.reader.u8()?;
+        // Reading stays in front of the end.
+        let code = self.reader.data.get(..self.reader.end).unwrap_or_default();
+        while let Some(&opcode) = code.get(self.reader.at) {
+            self.reader.at += 1;
             if opcode >= h.opcode_base {
                 let adjusted = opcode - h.opcode_base;
-                self.advance(&mut registers, u64::from(adjusted / h.line_range));
-                let lines = i64::from(h.line_base) + i64::from(adjusted % h.line_range);
+                let units = adjusted / h.line_range;
+                self.advance(&mut registers, u64::from(units));
+                let lines = i64::from(h.line_base) + i64::from(adjusted - units * h.line_range);
                 registers.line = registers.line.wrapping_add_signed(lines);
                 self.emit(&mut registers);
             } else if opcode == 0 {
@@ -161,16 +163,23 @@ impl<'a> Runner<'a> {
     }
 
     /// Appends a row.
+    #[inline]
     fn emit(&mut self, registers: &mut Registers) {
+        self.says_prologues |= registers.flags & flag::PROLOGUE_END != 0;
+        if !self.rows.push_small(registers) {
+            self.emit_large(registers);
+        }
+        registers.discriminator = 0;
+        registers.flags &= flag::IS_STMT;
+    }
+
+    /// Appends a row with a large number.
+    #[cold]
+    fn emit_large(&mut self, registers: &Registers) {
         if registers.is_wide() {
             self.wide = self.wide.or(Some(self.reader.at));
         }
-        self.says_prologues |= registers.prologue_end;
         self.rows.push(registers.row());
-        registers.discriminator = 0;
-        registers.basic_block = false;
-        registers.prologue_end = false;
-        registers.epilogue_begin = false;
     }
 
     fn advance(&self, registers: &mut Registers, units: u64) {
@@ -180,16 +189,14 @@ impl<'a> Runner<'a> {
 
     fn standard(&mut self, opcode: u8, registers: &mut Registers) -> Result<(), Error> {
         let h = self.header;
-        // A header may give a known opcode another number of arguments: then it is another opcode.
-        const ARGUMENTS: [u8; 12] = [0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
-        let number = usize::from(opcode).wrapping_sub(1);
-        let Some(&arguments) = h.lengths.get(number) else {
-            let what = format!("the opcode {opcode:#x}, which the header does not describe");
-            return Err(self.reader.error(what));
-        };
-        let known = ARGUMENTS.get(number) == Some(&arguments);
         match opcode {
-            _ if !known => {
+            // A header may give a known opcode another number of arguments: then it is another opcode.
+            _ if !h.knows(opcode) => {
+                let Some(&arguments) = h.lengths.get(usize::from(opcode).wrapping_sub(1)) else {
+                    let what =
+                        format!("the opcode {opcode:#x}, which the header does not describe");
+                    return Err(self.reader.error(what));
+                };
                 for _ in 0..arguments {
                     self.reader.uleb()?;
                 }
@@ -204,17 +211,17 @@ impl<'a> Runner<'a> {
             }
             standard::SET_FILE => registers.file = self.reader.uleb()?,
             standard::SET_COLUMN => registers.column = self.reader.uleb()?,
-            standard::NEGATE_STMT => registers.is_stmt = !registers.is_stmt,
-            standard::SET_BASIC_BLOCK => registers.basic_block = true,
+            standard::NEGATE_STMT => registers.flags ^= flag::IS_STMT,
+            standard::SET_BASIC_BLOCK => registers.flags |= flag::BASIC_BLOCK,
             standard::CONST_ADD_PC => {
-                self.advance(registers, u64::from((255 - h.opcode_base) / h.line_range));
+                self.advance(registers, h.constant_advance());
             }
             standard::FIXED_ADVANCE_PC => {
                 let bytes = u64::from(self.reader.u16()?);
                 registers.address = registers.address.wrapping_add(bytes);
             }
-            standard::SET_PROLOGUE_END => registers.prologue_end = true,
-            standard::SET_EPILOGUE_BEGIN => registers.epilogue_begin = true,
+            standard::SET_PROLOGUE_END => registers.flags |= flag::PROLOGUE_END,
+            standard::SET_EPILOGUE_BEGIN => registers.flags |= flag::EPILOGUE_BEGIN,
             _ => registers.isa = self.reader.uleb()?, // SET_ISA: all others are unknown
         }
         Ok(())

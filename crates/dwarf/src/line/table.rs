@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::Row;
+use super::rows::Registers;
+use super::{Row, flag};
 use crate::map::stretch;
 
 /// A row with small numbers: flags in the lowest four bits of the rest, then discriminator, column and file. If the
@@ -36,13 +37,13 @@ impl Packed {
             && fits(row.file, FILE)
             && row.isa == 0;
         let flags = [
-            row.is_stmt,
-            row.basic_block,
-            row.prologue_end,
-            row.epilogue_begin,
+            (row.is_stmt, flag::IS_STMT),
+            (row.basic_block, flag::BASIC_BLOCK),
+            (row.prologue_end, flag::PROLOGUE_END),
+            (row.epilogue_begin, flag::EPILOGUE_BEGIN),
         ];
-        let flags = flags.iter().rev();
-        let flags = flags.fold(0, |bits, set| bits << 1 | u32::from(*set));
+        let flags = flags.iter().filter(|(set, _)| *set);
+        let flags = flags.fold(0, |bits, (_, flag)| bits | u32::from(*flag));
         let address = u32::try_from(row.address).ok().filter(|_| all_fit)?;
         Some(Packed {
             address,
@@ -53,7 +54,7 @@ impl Packed {
 
     fn row(&self) -> Row {
         let number = |at: u32, bits: u32| self.rest >> at & ((1 << bits) - 1);
-        let flag = |bit: u32| number(bit, 1) == 1;
+        let is_set = |flag: u8| self.rest & u32::from(flag) != 0;
         Row {
             address: self.address.into(),
             file: number(FILE_AT, FILE),
@@ -61,10 +62,10 @@ impl Packed {
             column: number(COLUMN_AT, COLUMN),
             isa: 0,
             discriminator: number(4, DISCRIMINATOR),
-            is_stmt: flag(0),
-            basic_block: flag(1),
-            prologue_end: flag(2),
-            epilogue_begin: flag(3),
+            is_stmt: is_set(flag::IS_STMT),
+            basic_block: is_set(flag::BASIC_BLOCK),
+            prologue_end: is_set(flag::PROLOGUE_END),
+            epilogue_begin: is_set(flag::EPILOGUE_BEGIN),
         }
     }
 }
@@ -77,6 +78,25 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Appends a row that these registers make, if their numbers are small.
+    #[inline]
+    pub fn push_small(&mut self, r: &Registers) -> bool {
+        let large = (r.address | r.line) >> 32
+            | r.discriminator >> DISCRIMINATOR
+            | r.column >> COLUMN
+            | r.file >> FILE
+            | r.isa;
+        if large == 0 {
+            let numbers = r.discriminator << 4 | r.column << COLUMN_AT | r.file << FILE_AT;
+            self.packed.push(Packed {
+                address: r.address as u32,
+                line: r.line as u32,
+                rest: numbers as u32 | u32::from(r.flags),
+            });
+        }
+        large == 0
+    }
+
     /// Appends a row.
     pub fn push(&mut self, row: Row) {
         let packed = Packed::new(&row).unwrap_or_else(|| {

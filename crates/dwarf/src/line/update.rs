@@ -1,5 +1,6 @@
 //! A line program for code that has moved; see the [module](super).
 
+use std::num::NonZero;
 use std::ops::Range;
 
 use super::rows::{Runner, Sequence};
@@ -7,8 +8,9 @@ use super::table::{Rows, Table};
 use super::write::Encoder;
 use super::{Header, Row, SECTION, prologue, write};
 use crate::Error;
-use crate::map::{AddressMap, Run};
-use crate::read::put_number;
+use crate::map::AddressMap;
+use crate::order::by_address;
+use crate::read::{put_at, put_number};
 use crate::splice::Pieces;
 
 /// What became of a program.
@@ -22,29 +24,65 @@ pub(crate) struct Program {
     pub rows: u64,
 }
 
-/// A stretch of new code, and which old rows describe it.
-struct Stretch<'m> {
-    new: Range<u64>,
+/// A stretch of new code, and which old rows describe it. A large program has tens of thousands.
+struct Stretch {
+    new: u64,
+    len: u32,
     /// Numbers of the first row and of the one behind the last.
     rows: (u32, u32),
-    /// Whose old bytes these were; `None` if they stand for nothing old, and are described by the first row alone.
-    run: Option<&'m Run>,
-    /// The first row begins in front of it: the new one is synthetic, and not needed where the row in front of it says
-    /// the same.
-    synthetic: bool,
+    /// The number of the run whose old bytes these were. If they stand for nothing old, they are described by the first
+    /// row alone.
+    run: Option<NonZero<u32>>,
 }
 
-impl Stretch<'_> {
+/// The lowest bit of [`Stretch::run`]: the first row begins in front of it. The new one is synthetic, and not needed
+/// where the row in front of it says the same.
+const SYNTHETIC: u32 = 1;
+
+impl Stretch {
+    /// Of new bytes whose old ones were those of a run by its number.
+    fn new(
+        new: Range<u64>,
+        rows: Range<usize>,
+        run: Option<usize>,
+        synthetic: bool,
+    ) -> Option<Stretch> {
+        let run = match run {
+            Some(number) => {
+                let number = u32::try_from(number).ok()?.checked_add(1)?.checked_mul(2)?;
+                NonZero::new(number | if synthetic { SYNTHETIC } else { 0 })
+            }
+            None => None,
+        };
+        Some(Stretch {
+            new: new.start,
+            len: u32::try_from(new.end - new.start).ok()?,
+            rows: (
+                u32::try_from(rows.start).ok()?,
+                u32::try_from(rows.end).ok()?,
+            ),
+            run,
+        })
+    }
+
+    fn end(&self) -> u64 {
+        self.new + u64::from(self.len)
+    }
+
     /// Appends its new rows, made from those of the program.
-    fn put(&self, old: &Table, out: &mut Vec<Row>) {
+    fn put(&self, old: &Table, map: &AddressMap, out: &mut Vec<Row>) {
         let mut rows = old.part(self.rows.0 as usize..self.rows.1 as usize);
-        if let (true, Some((first, rest))) = (self.synthetic, rows.split_first()) {
+        let synthetic = self.run.is_none_or(|run| run.get() & SYNTHETIC != 0);
+        if let (true, Some((first, rest))) = (synthetic, rows.split_first()) {
             if !out.last().is_some_and(|last| last.same_place(&first)) {
-                out.push(first.synthetic(self.new.start));
+                out.push(first.synthetic(self.new));
             }
             rows = rest;
         }
-        let Some(run) = self.run else { return };
+        let number = self.run.map(|run| (run.get() / 2 - 1) as usize);
+        let Some(run) = number.and_then(|number| map.runs().get(number)) else {
+            return;
+        };
         out.extend(rows.iter().map(|row| {
             let address = run.border(row.address);
             // In the middle of an instruction that was re-encoded no statement begins.
@@ -71,8 +109,14 @@ fn update_by(
 ) -> Result<Program, Error> {
     let header = Header::read(section, at)?;
     let mut runner = Runner::new(section, &header);
+    // The length comes first, and is known last.
+    let mut new = Pieces::default();
+    let (size, is_long) = (u64::from(header.offset_size), header.offset_size == 8);
+    let field = header.start as u64 + if is_long { 4 } else { 0 };
+    put_number(&mut new.bytes, 0, header.offset_size);
+    new.end(field..field + size, 0);
     // What takes the place of sequences of moved code, in front of what is said of new code.
-    let mut staying = Pieces::default();
+    let mut replaced = 0;
     let mut stretches = Vec::new();
     let mut end = header.code;
     while let Some(sequence) = runner.next()? {
@@ -83,66 +127,56 @@ fn update_by(
         }
         let rows = runner.rows.part(sequence.rows.clone());
         sequence.check(rows)?;
-        let from = staying.bytes.len();
-        put_staying(&mut staying.bytes, &header, (&sequence, rows), map)?;
+        let from = new.bytes.len();
+        put_staying(&mut new.bytes, &header, (&sequence, rows), map)?;
         moved(&mut stretches, (&sequence, rows), map)?;
         for jump in map.entry_jumps_in(&sequence.covers) {
             if let Some(row) = covering(rows, jump.start) {
                 let row = row.synthetic(jump.start);
-                write::sequence(&mut staying.bytes, &header, &[row], jump.end)?;
+                write::sequence(&mut new.bytes, &header, &[row], jump.end)?;
             }
         }
-        staying.end(sequence.code.start as u64..sequence.code.end as u64, from);
+        replaced += (sequence.code.end - sequence.code.start) as u64;
+        new.end(sequence.code.start as u64..sequence.code.end as u64, from);
     }
     let old = header.start as u64..header.end as u64;
-    if staying.size().0 == 0 {
+    if new.size().0 == 1 {
         return Ok(Program {
             old,
             new: None,
             rows: 0,
         });
     }
-    let mut new = Vec::new();
-    let rows = new_code(&mut new, &header, (&runner, stretches), map, at_a_time)?;
-    let new = assemble(&header, &runner.defined_files, &staying, (end as u64, &new))?;
+    let from = new.bytes.len();
+    let rows = new_code(
+        &mut new.bytes,
+        &header,
+        (&runner, stretches),
+        map,
+        at_a_time,
+    )?;
+    let rest = end as u64..header.end as u64;
+    replaced += rest.end - rest.start;
+    new.end(rest.clone(), from);
+    let files = &runner.defined_files;
+    if !files.is_empty() {
+        new.insert(1, header.code as u64, files);
+    }
+    let len = rest.end - (field + size) - replaced + (new.bytes.len() as u64 - size);
+    // Longer ones need DWARF 64, and nobody has them.
+    const LONGEST: u64 = 0xffff_ffef;
+    let mut bytes = Vec::with_capacity(8);
+    put_number(&mut bytes, len, header.offset_size);
+    if len.max(rest.end - field) > LONGEST || !put_at(&mut new.bytes, 0, &bytes) {
+        let what = format!("the line program would have {len:#x} bytes; {LONGEST:#x} are possible");
+        return Err(Error::new(SECTION, header.start as u64, what));
+    }
+    new.bytes.shrink_to_fit();
     Ok(Program {
         old,
         new: Some(new),
         rows,
     })
-}
-
-/// All that changes in a program: its length, files, what takes the place of sequences, and what is behind the last of
-/// them.
-fn assemble(
-    header: &Header,
-    files: &[u8],
-    staying: &Pieces,
-    (end, new): (u64, &[u8]),
-) -> Result<Pieces, Error> {
-    let (size, is_long) = (u64::from(header.offset_size), header.offset_size == 8);
-    let field = header.start as u64 + if is_long { 4 } else { 0 };
-    let rest = end..header.end as u64;
-    let replaced = staying.iter().map(|(old, _)| old.end - old.start);
-    let replaced = replaced.sum::<u64>() + (rest.end - rest.start);
-    let added = (files.len() + staying.size().1 + new.len()) as u64;
-    let len = rest.end - (field + size) - replaced + added;
-    // Longer ones need DWARF 64, and nobody has them.
-    const LONGEST: u64 = 0xffff_ffef;
-    if len.max(rest.end - field) > LONGEST {
-        let what = format!("the line program would have {len:#x} bytes; {LONGEST:#x} are possible");
-        return Err(Error::new(SECTION, header.start as u64, what));
-    }
-    let mut out = Pieces::default();
-    put_number(&mut out.bytes, len, header.offset_size);
-    out.end(field..field + size, 0);
-    if !files.is_empty() {
-        let at = header.code as u64;
-        out.push(at..at, files);
-    }
-    staying.iter().for_each(|(old, new)| out.push(old, new));
-    out.push(rest, new);
-    Ok(out)
 }
 
 /// The row in effect at an address: the last one that starts there or in front of it.
@@ -191,23 +225,24 @@ fn put_staying(
 }
 
 /// Collects which of its rows are for which new code.
-fn moved<'m>(
-    out: &mut Vec<Stretch<'m>>,
+fn moved(
+    out: &mut Vec<Stretch>,
     (sequence, rows): (&Sequence, Rows<'_>),
-    map: &'m AddressMap,
+    map: &AddressMap,
 ) -> Result<(), Error> {
     let covers = &sequence.covers;
-    let numbered = |numbers: Range<usize>| {
-        let number = |n: usize| u32::try_from(sequence.rows.start + n).ok();
-        number(numbers.start)
-            .zip(number(numbers.end))
-            .ok_or_else(|| {
-                let what = "the rows of moved code are more than 2^32";
-                Error::new(SECTION, sequence.code.start as u64, what)
-            })
+    let mut put = |new: Range<u64>, rows: Range<usize>, run: Option<usize>, synthetic: bool| {
+        let first = sequence.rows.start;
+        let rows = first + rows.start..first + rows.end;
+        let stretch = Stretch::new(new, rows, run, synthetic).ok_or_else(|| {
+            let what = "the rows of moved code, its bytes, or its runs are more than 2^31";
+            Error::new(SECTION, sequence.code.start as u64, what)
+        });
+        stretch.map(|stretch| out.push(stretch))
     };
     let mut behind = 0;
-    for run in map.runs_in(covers) {
+    let (first, runs) = map.numbered_runs_in(covers);
+    for (number, run) in (first..).zip(runs) {
         let old = run.old.max(covers.start)..run.old_end().min(covers.end);
         let start = run.border(old.start);
         let end = if old.end == run.old_end() {
@@ -220,22 +255,13 @@ fn moved<'m>(
         }
         let (numbers, synthetic) = rows_of(rows, behind, &old);
         behind = numbers.end;
-        out.push(Stretch {
-            new: start..end,
-            rows: numbered(numbers)?,
-            run: Some(run),
-            synthetic,
-        });
+        put(start..end, numbers, Some(number), synthetic)?;
     }
     for added in map.added_in(covers) {
         let behind = rows.up_to(added.like);
         if let Some(number) = behind.checked_sub(1) {
-            out.push(Stretch {
-                new: added.new..added.new + u64::from(added.len),
-                rows: numbered(number..behind)?,
-                run: None,
-                synthetic: true,
-            });
+            let new = added.new..added.new + u64::from(added.len);
+            put(new, number..behind, None, true)?;
         }
     }
     Ok(())
@@ -244,19 +270,33 @@ fn moved<'m>(
 /// Rows of new code that are in memory at a time, and a few more.
 const AT_A_TIME: usize = 4096;
 
+/// Stretches by their numbers.
+fn numbered<'s>(all: &'s [Stretch], numbers: &'s [u32]) -> impl Iterator<Item = &'s Stretch> {
+    let numbers = numbers.iter();
+    numbers.filter_map(|number| all.get(*number as usize))
+}
+
 /// Writes sequences for new code, one for what touches. Returns the number of rows.
 fn new_code(
     out: &mut Vec<u8>,
     header: &Header,
-    (runner, mut stretches): (&Runner<'_>, Vec<Stretch<'_>>),
+    (runner, stretches): (&Runner<'_>, Vec<Stretch>),
     map: &AddressMap,
     at_a_time: usize,
 ) -> Result<u64, Error> {
-    stretches.sort_unstable_by_key(|s| (s.new.start, s.new.end, s.rows));
+    let rest = |s: &Stretch| (s.len, s.rows);
+    let order = by_address(&stretches, |s| s.new, |a, b| rest(a).cmp(&rest(b)));
     let mut reached = 0;
-    let sequences = stretches.chunk_by(|before, next| {
-        reached = before.new.end.max(reached);
-        let touches = next.new.start <= reached;
+    let sequences = order.chunk_by(|before, next| {
+        let both = (
+            stretches.get(*before as usize),
+            stretches.get(*next as usize),
+        );
+        let (Some(before), Some(next)) = both else {
+            return false;
+        };
+        reached = before.end().max(reached);
+        let touches = next.new <= reached;
         if !touches {
             reached = 0;
         }
@@ -265,14 +305,17 @@ fn new_code(
     let mut rows: Vec<Row> = Vec::new();
     let mut count = 0;
     for sequence in sequences {
-        let start = sequence.first().map_or(0, |s| s.new.start);
-        let end = sequence.iter().map(|s| s.new.end).max().unwrap_or(start);
+        let start = numbered(&stretches, sequence).next().map_or(0, |s| s.new);
+        let end = numbered(&stretches, sequence)
+            .map(Stretch::end)
+            .max()
+            .unwrap_or(start);
         let blocks = map.entry_blocks_in(&(start..end)).iter();
         let mut blocks = blocks.filter(|b| b.last < end).peekable();
         let mut encoder = Encoder::new(header);
-        for stretch in sequence {
+        for stretch in numbered(&stretches, sequence) {
             // All rows are there of blocks that end in front of it.
-            while let Some(block) = blocks.next_if(|b| b.last < stretch.new.start) {
+            while let Some(block) = blocks.next_if(|b| b.last < stretch.new) {
                 prologue::mark(&mut rows, block, runner.says_prologues);
             }
             if rows.len() >= at_a_time {
@@ -284,7 +327,7 @@ fn new_code(
                 count += whole as u64;
                 rows.drain(..whole);
             }
-            stretch.put(&runner.rows, &mut rows);
+            stretch.put(&runner.rows, map, &mut rows);
         }
         blocks.for_each(|block| prologue::mark(&mut rows, block, runner.says_prologues));
         count += rows.len() as u64;
@@ -300,7 +343,7 @@ fn new_code(
 mod tests {
     use super::*;
     use crate::line::{row, standard};
-    use crate::map::{EntryBlock, MapParts};
+    use crate::map::{EntryBlock, MapParts, Run};
     use crate::splice::Splices;
     use arbitrary::Unstructured;
 

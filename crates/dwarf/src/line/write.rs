@@ -42,28 +42,24 @@ impl<'h> Encoder<'h> {
         rows: impl IntoIterator<Item = Row>,
     ) -> Result<(), Error> {
         let header = self.header;
+        let mut begun = self.state;
         for row in rows {
-            let mut state = match self.state {
+            let state = match &mut begun {
                 Some(state) => state,
-                None => begin(out, header, &row),
+                None => begun.insert(begin(out, header, &row)),
             };
-            registers(out, header, &mut state, &row)?;
+            registers(out, header, state, &row)?;
             let units = units(header, state.address, row.address)?;
             let mut lines = i64::from(row.line) - i64::from(state.line);
-            if special(header, lines, 0).is_none() {
+            if !by_special(header, lines) {
                 put_opcode(out, header, standard::ADVANCE_LINE)?;
                 put_sleb(out, lines);
                 lines = 0;
             }
             append_row(out, header, lines, units)?;
-            self.state = Some(Row {
-                discriminator: 0,
-                basic_block: false,
-                prologue_end: false,
-                epilogue_begin: false,
-                ..row
-            });
+            (state.address, state.line) = (row.address, row.line);
         }
+        self.state = begun;
         Ok(())
     }
 
@@ -102,9 +98,11 @@ fn begin(out: &mut Vec<u8>, header: &Header, first: &Row) -> Row {
 }
 
 /// Distance in units of instruction lengths.
+#[inline]
 fn units(header: &Header, from: u64, to: u64) -> Result<u64, Error> {
     let unit = u64::from(header.min_inst_len);
     match to.checked_sub(from) {
+        Some(bytes) if unit == 1 => Ok(bytes),
         Some(bytes) if bytes % unit == 0 => Ok(bytes / unit),
         _ => Err(Error::new(
             SECTION,
@@ -114,91 +112,98 @@ fn units(header: &Header, from: u64, to: u64) -> Result<u64, Error> {
     }
 }
 
-/// Sets the registers that differ, but for address and line.
+/// Sets the registers that differ, but for address and line. A row clears discriminator and flags but one.
+#[inline]
 fn registers(out: &mut Vec<u8>, header: &Header, state: &mut Row, row: &Row) -> Result<(), Error> {
-    for (opcode, old, new) in [
-        (standard::SET_FILE, state.file, row.file),
-        (standard::SET_COLUMN, state.column, row.column),
-        (standard::SET_ISA, state.isa, row.isa),
-    ] {
-        if old != new {
+    let mut set = |opcode: u8, old: &mut u32, new: u32| -> Result<(), Error> {
+        if *old != new {
             put_opcode(out, header, opcode)?;
             put_uleb(out, new.into());
+            *old = new;
         }
+        Ok(())
+    };
+    set(standard::SET_FILE, &mut state.file, row.file)?;
+    set(standard::SET_COLUMN, &mut state.column, row.column)?;
+    set(standard::SET_ISA, &mut state.isa, row.isa)?;
+    if state.is_stmt != row.is_stmt {
+        put_opcode(out, header, standard::NEGATE_STMT)?;
+        state.is_stmt = row.is_stmt;
     }
-    for (opcode, set) in [
-        (standard::NEGATE_STMT, state.is_stmt != row.is_stmt),
-        (standard::SET_BASIC_BLOCK, row.basic_block),
-        (standard::SET_PROLOGUE_END, row.prologue_end),
-        (standard::SET_EPILOGUE_BEGIN, row.epilogue_begin),
-    ] {
-        if set {
-            put_opcode(out, header, opcode)?;
+    if row.basic_block || row.prologue_end || row.epilogue_begin {
+        for (opcode, set) in [
+            (standard::SET_BASIC_BLOCK, row.basic_block),
+            (standard::SET_PROLOGUE_END, row.prologue_end),
+            (standard::SET_EPILOGUE_BEGIN, row.epilogue_begin),
+        ] {
+            if set {
+                put_opcode(out, header, opcode)?;
+            }
         }
     }
     if row.discriminator != 0 {
-        let mut argument = Vec::with_capacity(2);
-        put_uleb(&mut argument, row.discriminator.into());
-        extended_opcode(out, extended::SET_DISCRIMINATOR, &argument);
+        let discriminator = u64::from(row.discriminator);
+        let len = 1 + uleb_len(discriminator);
+        out.extend([0, len as u8, extended::SET_DISCRIMINATOR]);
+        put_uleb(out, discriminator);
     }
     Ok(())
 }
 
 /// Advances and appends a row; `lines` is 0 or in the range of special opcodes.
+#[inline]
 fn append_row(out: &mut Vec<u8>, header: &Header, lines: i64, units: u64) -> Result<(), Error> {
-    let constant = u64::from((255 - header.opcode_base) / header.line_range);
-    let by_constant = units
-        .checked_sub(constant)
-        .and_then(|rest| special(header, lines, rest));
     if let Some(opcode) = special(header, lines, units) {
         out.push(opcode);
-    } else if let Some(opcode) = by_constant.filter(|_| has(header, standard::CONST_ADD_PC)) {
+        return Ok(());
+    }
+    let rest = units.checked_sub(header.constant_advance());
+    let by_constant = rest.and_then(|rest| special(header, lines, rest));
+    if let Some(opcode) = by_constant.filter(|_| header.knows(standard::CONST_ADD_PC)) {
         out.extend([standard::CONST_ADD_PC, opcode]);
-    } else {
-        if units > 0 {
-            put_opcode(out, header, standard::ADVANCE_PC)?;
-            put_uleb(out, units);
-        }
-        match special(header, lines, 0) {
-            Some(opcode) => out.push(opcode),
-            None => put_opcode(out, header, standard::COPY)?,
-        }
+        return Ok(());
+    }
+    if units > 0 {
+        put_opcode(out, header, standard::ADVANCE_PC)?;
+        put_uleb(out, units);
+    }
+    match special(header, lines, 0) {
+        Some(opcode) => out.push(opcode),
+        None => put_opcode(out, header, standard::COPY)?,
     }
     Ok(())
+}
+
+/// Whether a special opcode advances the line by so much.
+#[inline]
+fn by_special(header: &Header, lines: i64) -> bool {
+    special(header, lines, 0).is_some()
 }
 
 /// The special opcode that advances by so much, if there is one.
+#[inline]
 fn special(header: &Header, lines: i64, units: u64) -> Option<u8> {
     let by_line = u64::try_from(lines - i64::from(header.line_base)).ok()?;
-    if by_line >= u64::from(header.line_range) {
+    if by_line >= u64::from(header.line_range) || units > 255 {
         return None;
     }
-    let by_units = units.checked_mul(u64::from(header.line_range))?;
-    let opcode = by_units.checked_add(by_line + u64::from(header.opcode_base))?;
+    let opcode = units * u64::from(header.line_range) + by_line + u64::from(header.opcode_base);
     u8::try_from(opcode).ok()
 }
 
-/// Whether the program's header knows a standard opcode, with the arguments that the standard gives it.
-fn has(header: &Header, opcode: u8) -> bool {
-    let arguments = match opcode {
-        standard::COPY
-        | standard::NEGATE_STMT
-        | standard::SET_BASIC_BLOCK
-        | standard::CONST_ADD_PC
-        | standard::SET_PROLOGUE_END
-        | standard::SET_EPILOGUE_BEGIN => 0,
-        _ => 1,
-    };
-    header.lengths.get(usize::from(opcode) - 1) == Some(&arguments)
-}
-
+#[inline]
 fn put_opcode(out: &mut Vec<u8>, header: &Header, opcode: u8) -> Result<(), Error> {
-    if !has(header, opcode) {
-        let what = format!("the header has no standard opcode {opcode}, which a row needs");
-        return Err(Error::new(SECTION, header.start as u64, what));
+    if !header.knows(opcode) {
+        return Err(missing(header, opcode));
     }
     out.push(opcode);
     Ok(())
+}
+
+#[cold]
+fn missing(header: &Header, opcode: u8) -> Error {
+    let what = format!("the header has no standard opcode {opcode}, which a row needs");
+    Error::new(SECTION, header.start as u64, what)
 }
 
 fn extended_opcode(out: &mut Vec<u8>, opcode: u8, arguments: &[u8]) {

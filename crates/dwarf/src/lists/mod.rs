@@ -18,7 +18,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::{read_locations, read_ranges};
+pub(crate) use read::{each_location, read_locations, read_ranges};
 pub(crate) use write::{INDEX, put_locations, put_ranges, put_split_location, put_views};
 
 use std::borrow::Cow;

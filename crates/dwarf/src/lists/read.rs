@@ -43,6 +43,31 @@ pub(crate) fn read_locations<'d>(
     list: &mut List<Location<'d>>,
 ) -> Result<(), Error> {
     let List { entries, indexes } = list;
+    each_location(
+        source,
+        offset,
+        views,
+        indexes,
+        |range, expression, views| {
+            entries.push(Location {
+                range,
+                expression: expression.into(),
+                views,
+            });
+            true
+        },
+    )
+}
+
+/// Visits the entries of the location list at an offset of the section, as long as `visit` wants more: where one holds,
+/// its expression, and its views.
+pub(crate) fn each_location<'d>(
+    source: &Source<'d>,
+    offset: u64,
+    views: Option<u64>,
+    indexes: &mut Indexes,
+    mut visit: impl FnMut(Option<Range<u64>>, &'d [u8], Views) -> bool,
+) -> Result<(), Error> {
     let mut r = Reader::new(source.section, offset, source.name)?;
     let mut pairs = match views {
         Some(at) => Some(Reader::new(source.section, at, source.name)?),
@@ -73,16 +98,14 @@ pub(crate) fn read_locations<'d>(
             5 => r.uleb()?,
             _ => u64::from(r.u16()?),
         };
-        let expression = r.bytes(len)?.into();
+        let expression = r.bytes(len)?;
         let views = match &mut pairs {
             Some(pairs) if range.is_some() => (pairs.uleb()?, pairs.uleb()?),
             _ => std::mem::take(&mut inline),
         };
-        entries.push(Location {
-            range,
-            expression,
-            views,
-        });
+        if !visit(range, expression, views) {
+            return Ok(());
+        }
     }
 }
 

@@ -108,9 +108,12 @@ impl Job<'_, '_> {
                 let c = &contributions[home];
                 out.first_slot[i] =
                     (c.lists - c.base) / u64::from(c.offset_size) + growth.new_slots.len() as u64;
-                growth
-                    .slots
-                    .extend(lists.slots.iter().map(|(index, at)| (index, base + at)));
+                growth.slots.extend(
+                    lists
+                        .slots
+                        .iter()
+                        .map(|(index, at)| (index, base + u64::from(at))),
+                );
                 growth
                     .new_slots
                     .extend(lists.new_slots.iter().map(|at| base + at));

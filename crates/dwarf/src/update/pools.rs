@@ -1,5 +1,6 @@
 //! Pools of addresses and tables of abbreviations, once all units that share them are known.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use rayon::prelude::*;
@@ -23,7 +24,7 @@ struct UsedPool<'a> {
     /// Units that name it, by number.
     units: &'a [usize],
     /// What these want of it.
-    users: Vec<User>,
+    users: Cow<'a, [User]>,
     reach: Reach,
 }
 
@@ -43,8 +44,13 @@ impl Job<'_, '_> {
         let pools: Vec<UsedPool<'_>> = of_pool
             .par_iter()
             .map(|(base, units)| {
-                let users = units.iter().flat_map(|i| plans[*i].users.iter().copied());
-                let users: Vec<User> = users.collect();
+                let users: Cow<'_, [User]> = match units[..] {
+                    [only] => Cow::Borrowed(&plans[only].users),
+                    _ => units
+                        .iter()
+                        .flat_map(|i| plans[*i].users.iter().copied())
+                        .collect(),
+                };
                 let own = self.extents.of(section, *base);
                 UsedPool {
                     base: *base,

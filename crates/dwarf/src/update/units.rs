@@ -207,19 +207,19 @@ pub(super) fn walk_all<'d>(
     order.sort_by_key(|i| std::cmp::Reverse(units[*i].len()));
     let offsets = program_offsets(&roots);
     progress::expect(units.len() + offsets.len());
-    // Neither needs the other.
-    let (mut walked, programs) = rayon::join(
+    // Neither needs the other. One thread does line programs first: while they are run they need several times the
+    // memory of what is left of them, which is less than what is left of entries.
+    let (programs, mut walked) = rayon::join(
+        || programs(&sets[0], &offsets, reading),
         || -> Vec<(usize, Result<Plan, Error>)> {
             let walked = order.into_par_iter().with_max_len(1).map(|i| {
                 let (set, unit) = (&sets[units[i].set], &units[i]);
-                let plan = walk::walk(set, unit, tables.of(i), &roots[i]);
-                reading.done(unit.len());
+                let plan = walk::walk(set, unit, tables.of(i), &roots[i], reading);
                 progress::did();
                 (i, plan)
             });
             walked.collect()
         },
-        || programs(&sets[0], &offsets, reading),
     );
     walked.sort_unstable_by_key(|(i, _)| *i);
     let mut out = Walked {

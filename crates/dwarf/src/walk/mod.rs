@@ -14,11 +14,10 @@ mod scopes;
 
 use std::ops::Range;
 
-use rustc_hash::FxHashSet;
-
 use crate::Error;
 use crate::abbrev::{self, Demand, Table};
 use crate::ascending::Ascending;
+use crate::by_index::{ByIndex, Indexes};
 use crate::contribution::{self, Contribution};
 use crate::expression::{self, OperandKind};
 use crate::forms;
@@ -27,7 +26,7 @@ use crate::map::{AddressMap, Stays};
 use crate::names::{at, form, tag};
 use crate::pool::{Pool, User, UserKind};
 use crate::report::{Loss, Report};
-use crate::sections::{Section, Sections};
+use crate::sections::{Reading, Section, Sections};
 use crate::split;
 use crate::unit::{Attribute, Entries, Entry, Root, Unit, Values};
 
@@ -101,7 +100,7 @@ pub(crate) enum Indexed {
 pub(crate) struct NewLists {
     pub bytes: Vec<u8>,
     /// Offsets by index that change: index and place in `bytes`.
-    pub slots: Ascending<u64, u64>,
+    pub slots: ByIndex<u32>,
     /// Offsets that are added.
     pub new_slots: Vec<u64>,
     /// The contribution that the unit's lists are in.
@@ -110,6 +109,13 @@ pub(crate) struct NewLists {
     pub indexes: Vec<(usize, u32)>,
     /// Lists that were written: by old offset and what else they depend on. `None`: it stays.
     known: Ascending<(u64, u64), Option<(u64, u64)>>,
+}
+
+/// A list's place among the new ones of a unit, as it is kept by index.
+fn place_of_slot(at: u64) -> Result<u32, String> {
+    u32::try_from(at).map_err(|_| {
+        format!("a list that would be at {at:#x} of the unit's new ones; 2^32 bytes are possible")
+    })
 }
 
 /// What has to change in a unit.
@@ -130,52 +136,58 @@ impl Plan {
     /// Leaves out what names entries of a pool that keep their values. Units of clang have a pool each, most of whose
     /// entries name code that stays: all that named them would be in memory until the pools of all units are decided.
     fn forget_unchanged(&mut self, pool: &Pool<'_>) -> Result<(), Error> {
-        let mut changes: FxHashSet<u64> = FxHashSet::default();
+        let mut changes = Indexes::default();
         for user in self.users.iter().filter(|u| u.kind != UserKind::Any) {
-            if pool.get(user.index)? != user.want {
-                changes.insert(user.index);
+            if pool.get(user.index())? != user.want {
+                changes.insert(user.index());
             }
         }
         const GONE: u32 = u32::MAX;
-        let mut seen: FxHashSet<u64> = FxHashSet::default();
+        let mut seen = Indexes::default();
         let mut numbers = Vec::with_capacity(self.users.len());
-        let mut users = Vec::new();
-        for user in &self.users {
-            if user.kind == UserKind::Any || changes.contains(&user.index) {
-                numbers.push(users.len() as u32);
-                users.push(*user);
-                continue;
+        let mut left = 0;
+        self.users.retain_mut(|user| {
+            let counts = user.kind == UserKind::Any || changes.contains(user.index());
+            numbers.push(if counts { left } else { GONE });
+            if !counts {
+                // The entry goes on being used.
+                user.kind = UserKind::Keep;
             }
-            numbers.push(GONE);
-            // The entry goes on being used.
-            if seen.insert(user.index) {
-                let kind = UserKind::Keep;
-                users.push(User { kind, ..*user });
-            }
-        }
+            let stays = counts || seen.insert(user.index());
+            left += u32::from(stays);
+            stays
+        });
         let number = |user: &u32| numbers.get(*user as usize).copied().filter(|n| *n != GONE);
-        let mut patches = Vec::with_capacity(self.patches.len());
-        for mut patch in self.patches.drain(..) {
-            if let Number::Index(user) = &mut patch.number {
-                match number(user) {
-                    Some(new) => *user = new,
-                    None => continue,
-                }
+        self.patches.retain_mut(|patch| match &mut patch.number {
+            Number::Index(user) => {
+                let new = number(user);
+                *user = new.unwrap_or(*user);
+                new.is_some()
             }
-            patches.push(patch);
-        }
-        patches.shrink_to_fit();
-        users.shrink_to_fit();
-        let named = |scope: &IndexedScope| {
-            let user = number(&scope.user)?;
-            Some(IndexedScope { user, ..*scope })
-        };
-        self.indexed = self.indexed.iter().filter_map(named).collect();
+            _ => true,
+        });
+        self.indexed.retain_mut(|scope| {
+            let new = number(&scope.user);
+            scope.user = new.unwrap_or(scope.user);
+            new.is_some()
+        });
         for (_, user) in &mut self.locations.indexes {
             *user = number(user).unwrap_or(*user); // any entry does for them: they are all there
         }
-        (self.patches, self.users) = (patches, users);
         Ok(())
+    }
+
+    /// Gives back memory: plans of all units are there together.
+    fn shrink(&mut self) {
+        self.patches.shrink_to_fit();
+        self.conversions.shrink_to_fit();
+        self.users.shrink_to_fit();
+        self.indexed.shrink_to_fit();
+        for lists in [&mut self.ranges, &mut self.locations] {
+            lists.known = Ascending::default(); // it is of use to the walk alone
+            lists.bytes.shrink_to_fit();
+            lists.slots.shrink_to_fit();
+        }
     }
 }
 
@@ -207,6 +219,7 @@ pub(crate) fn walk(
     unit: &Unit,
     table: &Table<'_>,
     root: &Root,
+    reading: &Reading<'_>,
 ) -> Result<Plan, Error> {
     let addresses = if root.is_split && root.addr_base.is_none() {
         &[]
@@ -227,7 +240,8 @@ pub(crate) fn walk(
             pool,
         },
         plan: Plan::default(),
-        kept: FxHashSet::default(),
+        kept: Indexes::default(),
+        lists_by_index: None,
         outer: Vec::new(),
         stays: Stays::default(),
         list: List::default(),
@@ -240,6 +254,12 @@ pub(crate) fn walk(
         };
         walk.plan.ranges.home = home(&shared.rnglists, root.rnglists_base);
         walk.plan.locations.home = home(&shared.loclists, root.loclists_base);
+        let home = walk
+            .plan
+            .locations
+            .home
+            .and_then(|i| shared.loclists.get(i));
+        walk.lists_by_index = home.filter(|c| c.ascends && root.loclists_base == Some(c.base));
     }
     if let Some((at, old)) = root.split_id {
         walk.plan.patches.push(Patch {
@@ -250,14 +270,23 @@ pub(crate) fn walk(
         });
     }
     let entries = Entries::of(unit, table, walk.values.data);
-    let count = entries.for_each(|entry| walk.entry(entry))?;
+    // What entries lead to is read as well: memory is given back within a large unit.
+    let mut done = unit.start;
+    let count = entries.for_each(|entry| {
+        const PART: usize = 128 << 10;
+        if entry.end - done >= PART {
+            reading.done((entry.end - done) as u64);
+            done = entry.end;
+        }
+        walk.entry(entry)
+    })?;
+    reading.done((unit.end - done) as u64);
     let mut plan = walk.plan;
     (plan.report.units, plan.report.entries) = (1, count);
     if root.has_own_pool {
         plan.forget_unchanged(&walk.values.pool)?;
     }
-    // These are of use to the walk alone, and plans of all units are in memory together.
-    (plan.ranges.known, plan.locations.known) = Default::default();
+    plan.shrink();
     Ok(plan)
 }
 
@@ -268,7 +297,9 @@ struct Walk<'a, 'd> {
     values: Values<'d>,
     plan: Plan,
     /// Pool entries that something needs as they are.
-    kept: FxHashSet<u64>,
+    kept: Indexes,
+    /// The contribution of the unit's location lists, if each of them has one index.
+    lists_by_index: Option<&'a Contribution>,
     /// New entry addresses of the scopes with moved code that surround the entry in hand, with their depths.
     outer: Vec<(u32, u64)>,
     /// What was asked of the map last.
@@ -291,7 +322,7 @@ impl Walk<'_, '_> {
         {
             self.outer.push((entry.depth, new));
         }
-        let is_scope = entry.get(at::HIGH_PC).is_some();
+        let is_scope = entry.declaration.may_be_scope && entry.get(at::HIGH_PC).is_some();
         for a in &entry.attributes {
             match a.name {
                 at::LOW_PC if is_root || is_scope => {}
@@ -390,7 +421,7 @@ impl Walk<'_, '_> {
     }
 
     fn user(&mut self, index: u64, want: u64, kind: UserKind) -> u32 {
-        self.plan.users.push(User { index, want, kind });
+        self.plan.users.push(User::new(index, want, kind));
         self.plan.users.len() as u32 - 1
     }
 
@@ -445,6 +476,9 @@ impl Walk<'_, '_> {
         let mut r = crate::read::Reader::new(data, a.at as u64, self.values.section)?;
         r.end = a.at + a.size;
         let bytes = forms::block(&mut r, a.form)?;
+        if !expression::may_name(bytes) {
+            return Ok(());
+        }
         let start = r.at - bytes.len();
         // Blocks of DWARF 2 and 3 may be constants: what is no expression is left alone.
         let found = match expression::operands(bytes, self.unit.encoding) {

@@ -1,13 +1,15 @@
 //! Places: location lists of variables.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
-use super::{Number, Walk};
+use super::{Number, Walk, place_of_slot};
 use crate::Error;
 use crate::contribution;
 use crate::expression::{self, Operand, OperandKind};
 use crate::lists::{self, Location, Source, Views};
 use crate::names::{at, form};
+use crate::order::by_address;
 use crate::report::Loss;
 use crate::sections::Section;
 use crate::unit::{Attribute, Entry};
@@ -28,14 +30,25 @@ impl<'d> Walk<'_, 'd> {
         let views_base = self.root.views_base(self.unit);
         let views_offset = views.map(|v| self.values.number(v).wrapping_add(views_base));
         let key = (offset, views_offset.unwrap_or(u64::MAX));
-        let new = match self.plan.locations.known.get(&key) {
+        let index = (a.form == form::LOCLISTX).then(|| self.values.number(a));
+        let by_index = self.lists_by_index.filter(|_| views.is_none());
+        let own = by_index.and_then(|c| match index {
+            Some(index) => Some(index).filter(|index| *index < c.count()),
+            None => c.index_of(self.shared.sections.get(section), offset),
+        });
+        let lists = &self.plan.locations;
+        let known = own.and_then(|index| lists.slots.get(index));
+        let known = known.map(|at| Some((u64::from(at), u64::from(at))));
+        let new = match known.or_else(|| lists.known.get(&key)) {
             Some(known) => known,
             None => {
                 let lost = self.plan.report.count(Loss::UnknownOperation);
                 let new = self.write_locations(section, offset, views_offset)?;
                 // Most lists stay and are named once. Those that are named again are read again, unless that would
                 // count a loss twice.
-                if new.is_some() || self.plan.report.count(Loss::UnknownOperation) > lost {
+                let is_in_slot = new.is_some() && index.is_some() && own.is_some();
+                let counted = self.plan.report.count(Loss::UnknownOperation) > lost;
+                if counted || new.is_some() && !is_in_slot {
                     self.plan.locations.known.insert(key, new);
                 }
                 new
@@ -49,18 +62,19 @@ impl<'d> Walk<'_, 'd> {
                 None => self.patch(v, Number::OldViews(section, old)),
             }
         }
-        match (new, a.form == form::LOCLISTX) {
-            (Some((at, _)), false) => self.patch(a, Number::Locations(at)),
-            (None, false) if section.keeps_offsets() => {}
-            (None, false) => self.patch(a, Number::Offset(section, offset)),
-            (Some((at, _)), true) => {
-                let index = self.values.number(a);
+        match (new, index) {
+            (Some((at, _)), None) => self.patch(a, Number::Locations(at)),
+            (None, None) if section.keeps_offsets() => {}
+            (None, None) => self.patch(a, Number::Offset(section, offset)),
+            (Some((at, _)), Some(index)) => {
                 let slots = &mut self.plan.locations.slots;
-                if slots.get(&index).is_none() {
+                if slots.get(index).is_none() {
+                    let at = place_of_slot(at)
+                        .map_err(|what| Error::new(section.name(), offset, what))?;
                     slots.insert(index, at);
                 }
             }
-            (None, true) => {}
+            (None, Some(_)) => {}
         }
         Ok(())
     }
@@ -82,6 +96,28 @@ impl<'d> Walk<'_, 'd> {
         };
         let map = self.shared.map;
         let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        // Most lists stay: those are not kept in memory.
+        let mut stays = true;
+        let near = &mut self.stays;
+        lists::each_location(
+            &source,
+            offset,
+            views,
+            &mut list.indexes,
+            |range, expression, _| {
+                let moves = range.is_some_and(|range| map.touches_near(&range, near));
+                stays = !moves && !expression::may_name(expression);
+                stays
+            },
+        )?;
+        if stays {
+            for index in &list.indexes {
+                self.keep(*index)?;
+            }
+            self.list = list;
+            return Ok(None);
+        }
         list.clear();
         lists::read_locations(&source, offset, views, &mut list)?;
         let mut ranges = list.entries.iter().flat_map(|l| &l.range);
@@ -177,7 +213,7 @@ impl<'d> Walk<'_, 'd> {
                 });
             }
         }
-        out.sort_by_key(|l| l.range.as_ref().map_or(u64::MAX, |r| r.start));
+        sort(out);
         out.dedup_by(|next, last| {
             let (Some(a), Some(b)) = (&mut last.range, &next.range) else {
                 return false;
@@ -229,5 +265,22 @@ impl<'d> Walk<'_, 'd> {
             expression.to_mut().splice(operand.at..end, bytes);
         }
         Ok(!changes.is_empty())
+    }
+}
+
+/// Sorts entries by where they begin; those that begin at the same place stay in their order.
+fn sort(list: &mut Vec<Location<'_>>) {
+    let start = |l: &Location<'_>| l.range.as_ref().map_or(u64::MAX, |r| r.start);
+    // Of a short one entries are moved by a place or two.
+    const SHORT: usize = 20;
+    if list.len() <= SHORT {
+        list.sort_by_key(start);
+    } else if !list.is_sorted_by_key(start) {
+        let order = by_address(list, start, |_, _| Ordering::Equal);
+        let sorted = order.iter().filter_map(|number| {
+            let location = list.get_mut(*number as usize)?;
+            Some(std::mem::take(location))
+        });
+        *list = sorted.collect();
     }
 }

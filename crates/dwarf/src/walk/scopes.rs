@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Conversion, Indexed, IndexedScope, Number, Walk};
+use super::{Conversion, Indexed, IndexedScope, Number, Walk, place_of_slot};
 use crate::Error;
 use crate::abbrev::Demand;
 use crate::contribution;
@@ -327,12 +327,12 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         let index = self.values.number(a);
-        match self.plan.ranges.slots.get(&index) {
+        match self.plan.ranges.slots.get(index) {
             None => {
-                self.plan.ranges.slots.insert(index, at);
+                self.set_slot(index, at)?;
                 return Ok(());
             }
-            Some(known) if known == at => return Ok(()),
+            Some(known) if u64::from(known) == at => return Ok(()),
             Some(_) => {}
         }
         // Another scope with the same intervals and another entry has it. Those whose entry is not where the first
@@ -342,10 +342,18 @@ impl Walk<'_, '_> {
             Some(first) => {
                 let (new, _) = self.shared.map.scope(old, first.start);
                 let at = self.ranges_at(offset, first.start, &new);
-                self.plan.ranges.slots.insert(index, at);
+                self.set_slot(index, at)?;
             }
             None => self.plan.report.lose(Loss::NoRoomForRanges),
         }
+        Ok(())
+    }
+
+    /// Gives an index of range lists a new list.
+    fn set_slot(&mut self, index: u64, at: u64) -> Result<(), Error> {
+        let section = self.ranges_section().name();
+        let at = place_of_slot(at).map_err(|what| Error::new(section, 0, what))?;
+        self.plan.ranges.slots.insert(index, at);
         Ok(())
     }
 

@@ -188,12 +188,15 @@ impl<'d> Program<'d> {
     /// Its rows, but for those of some sequences.
     fn rows(&self, without: &[bool], places: &mut Places) -> gimli::Result<Rows> {
         // As the reader gets it: the length, the header, and the sequences that are left.
-        let left: Vec<&[u8]> = match &self.sequences {
-            Some(all) if without.contains(&true) => {
-                let left = all.iter().zip(without).filter(|(_, without)| !**without);
-                left.map(|(sequence, _)| sequence.bytes).collect()
-            }
-            _ => vec![self.code],
+        let all = self.sequences.as_deref().unwrap_or_default();
+        let kept = all.iter().enumerate();
+        let kept = kept.filter(|(i, _)| without.get(*i) != Some(&true));
+        let kept = kept.map(|(_, sequence)| sequence);
+        let count = kept.clone().map(|s| s.rows as usize).sum();
+        let left: Vec<&[u8]> = if without.contains(&true) && self.sequences.is_some() {
+            kept.map(|sequence| sequence.bytes).collect()
+        } else {
+            vec![self.code]
         };
         let len = self.files.len() + left.iter().map(|part| part.len()).sum::<usize>();
         let mut bytes = Vec::with_capacity(self.length + len);
@@ -204,16 +207,19 @@ impl<'d> Program<'d> {
         bytes.truncate(self.length);
         bytes.extend_from_slice(self.files);
         left.iter().for_each(|part| bytes.extend_from_slice(part));
-        read_rows(&bytes, places)
+        read_rows(&bytes, count, places)
     }
 }
 
-/// Runs the program that is all of a section.
-fn read_rows(section: &[u8], places: &mut Places) -> gimli::Result<Rows> {
+/// Runs the program that is all of a section, and has as many rows if its sequences were counted.
+fn read_rows(section: &[u8], count: usize, places: &mut Places) -> gimli::Result<Rows> {
+    let bytes_there = section.len();
     let section = DebugLine::from(EndianSlice::new(section, LittleEndian));
     let program = section.program(DebugLineOffset(0), 8, None, None)?;
     let mut rows = program.rows();
     let mut out = Rows::default();
+    // Each takes a byte at least.
+    out.rows.reserve_exact(count.min(bytes_there));
     while let Some((_, row)) = rows.next_row()? {
         let first = out.ends.last().copied().unwrap_or(0);
         let address = row.address();
@@ -289,6 +295,12 @@ fn compare(both: &Both<'_>, (a, b): (u64, u64), report: &mut DebugReport) -> Res
         return Ok(());
     };
     let places_of_old = places.list.len();
+    // Before the rows of the new program are read: those of both are a large part of the memory.
+    let (cover, marks) = expected(both.map, &old_rows);
+    let mut says_prologues = old_rows.rows.iter().any(|r| r.marks.end_prologue());
+    let count = old_rows.rows.len() as u64;
+    drop(old_rows);
+    let cover = normal(cover);
     let cannot = |e: gimli::Error| format!("cannot be read: {e}");
     let new = new.map_err(cannot)?;
     let new_rows = new.rows(&equal[1], &mut places).map_err(cannot)?;
@@ -296,16 +308,13 @@ fn compare(both: &Both<'_>, (a, b): (u64, u64), report: &mut DebugReport) -> Res
         return Err("has rows of more than 2^32 places".to_owned());
     }
     let left_out = LeftOut::new(of_old.unwrap_or_default(), &equal[0]);
-    report.rows += left_out.rows + old_rows.rows.len() as u64;
-    let mut says_prologues = left_out.ends_prologue;
-    says_prologues |= old_rows.rows.iter().any(|r| r.marks.end_prologue());
+    report.rows += left_out.rows + count;
+    says_prologues |= left_out.ends_prologue;
     if old.files != new.files {
         report.fail(format!("the header of the line program at {b:#x} changed"));
     }
     let both_sequences = (of_old, new.sequences.as_deref());
     sequences::compare(both_sequences, &equal[1], b, report);
-    let (cover, marks) = expected(both.map, &old_rows);
-    let cover = normal(cover);
     // Programs that never say so do not begin to.
     let blocks = both.map.entry_blocks();
     let blocks = blocks_in(&cover, if says_prologues { blocks } else { &[] });
@@ -403,6 +412,7 @@ fn expected(map: &CodeMap, old: &Rows) -> (Vec<Cover>, Vec<Marked>) {
             cover.extend(in_effect.map(|r| (jump.start, jump.end, r.place)));
         }
     }
+    marks.shrink_to_fit();
     marks.sort_by_key(|m| m.at);
     (cover, marks)
 }
@@ -419,6 +429,7 @@ fn normal(mut cover: Vec<Cover>) -> Vec<Cover> {
         }
         joins
     });
+    cover.shrink_to_fit();
     cover
 }
 
