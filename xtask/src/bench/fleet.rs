@@ -25,7 +25,7 @@ use super::root;
 use crate::process::{self, Run};
 
 /// Profiles that one call adds.
-const AT_ONCE: u64 = 1000;
+const AT_ONCE: u64 = 10_000;
 
 /// A real profile, and how many shards are made of it.
 struct Group {
@@ -108,7 +108,15 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     }
     let (fleet, postlink) = (
         build(&wishes.cargo_profile, &of_fleet)?.join("postlink-fleet"),
-        build(&wishes.cargo_profile, &["--package", "postlink"])?.join("postlink"),
+        build(
+            match wishes.cargo_profile.as_str() {
+                "release" => "release",
+                // What the others of fleet are, this workspace does not know, and only what it gives is used.
+                _ => "dev",
+            },
+            &["--package", "postlink"],
+        )?
+        .join("postlink"),
     );
     let folder = tempfile::Builder::new()
         .prefix("postlink-bench-fleet-")
