@@ -4,16 +4,18 @@
 //! statistics and its pages one by one, and adapts its schema; that takes ten times as long as decoding the rows. Here
 //! a shard of up to 8 MiB is one read of the file, or one request, and larger ones are read by row groups. What follows
 //! from a schema is kept from file to file, since nearly all have the same; footers are decoded without statistics
-//! where nothing asks for them.
+//! where nothing asks for them; and a thread decompresses with one context.
 //!
 //! Columns are found by name: files of other tools may have them in another order, and others beside them. Every
 //! number of a footer is checked before it is used to read.
 
-use std::io::Cursor;
+use std::cell::{Cell, RefCell};
+use std::io::{Cursor, Read};
 use std::ops::Deref;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
@@ -24,10 +26,12 @@ use datafusion::parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGrou
 use datafusion::parquet::arrow::{
     FieldLevels, ProjectionMask, parquet_to_arrow_field_levels, parquet_to_arrow_schema,
 };
-use datafusion::parquet::column::page::{PageIterator, PageReader};
+use datafusion::parquet::basic::Compression;
+use datafusion::parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use datafusion::parquet::errors::{ParquetError, Result as ParquetResult};
 use datafusion::parquet::file::metadata::{
-    ParquetMetaData, ParquetMetaDataOptions, ParquetStatisticsPolicy, RowGroupMetaData,
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetStatisticsPolicy,
+    RowGroupMetaData,
 };
 use datafusion::parquet::file::reader::{ChunkReader, Length};
 use datafusion::parquet::file::serialized_reader::SerializedPageReader;
@@ -38,6 +42,7 @@ use object_store::ObjectStoreExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Receiver;
 use url::Url;
+use zstd::bulk::Decompressor;
 
 use crate::place::Place;
 use crate::schema::column;
@@ -158,15 +163,12 @@ impl Reader {
                 rows,
             };
             let size = BATCH.min(rows);
-            let batches = ParquetRecordBatchReader::try_new_with_row_groups(
-                &known.levels,
-                &group,
-                size,
-                None,
-            )
+            let mut batches = guarded(|| {
+                ParquetRecordBatchReader::try_new_with_row_groups(&known.levels, &group, size, None)
+            })
             .with_context(failed)?;
-            for batch in batches {
-                let batch = batch.with_context(failed)?.project(&known.order)?;
+            while let Some(batch) = guarded(|| batches.next().transpose()).with_context(failed)? {
+                let batch = batch.project(&known.order)?;
                 let columns = batch.columns().to_vec();
                 // The types are compared here, once for each batch: what follows relies on them.
                 let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -242,6 +244,39 @@ impl Reader {
             leaves,
         });
         Ok(())
+    }
+}
+
+thread_local! {
+    /// Whether a panic of this thread is an error that is told elsewhere.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the reader of Parquet gives. On damaged pages it may panic: that is an error as well, and says nothing more.
+fn guarded<T, E: Into<anyhow::Error>>(read: impl FnOnce() -> Result<T, E>) -> Result<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let other = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !GUARDED.get() {
+                other(info);
+            }
+        }));
+    });
+    GUARDED.set(true);
+    // What it was about to read is dropped with it.
+    let read = std::panic::catch_unwind(AssertUnwindSafe(read));
+    GUARDED.set(false);
+    match read {
+        Ok(read) => read.map_err(Into::into),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or(panic.downcast_ref::<&str>().copied());
+            Err(anyhow!(
+                "damaged pages: {}",
+                text.unwrap_or("the reader failed")
+            ))
+        }
     }
 }
 
@@ -474,8 +509,12 @@ impl RowGroups for Group<'_> {
     fn column_chunks(&self, leaf: usize) -> ParquetResult<Box<dyn PageIterator>> {
         let column = self.group.columns().get(leaf);
         let column = column.ok_or_else(|| ParquetError::General(format!("no column {leaf}")))?;
-        let pages = SerializedPageReader::new(self.window.clone(), column, self.rows, None)?;
-        Ok(Box::new(Chunk(Some(Box::new(pages)))))
+        let window = self.window.clone();
+        let pages: Box<dyn PageReader> = match column.compression() {
+            Compression::ZSTD(_) => Box::new(Pages::new(window, column, self.rows)?),
+            _ => Box::new(SerializedPageReader::new(window, column, self.rows, None)?),
+        };
+        Ok(Box::new(Chunk(Some(pages))))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
@@ -499,6 +538,113 @@ impl Iterator for Chunk {
 }
 
 impl PageIterator for Chunk {}
+
+/// The pages of a column that is compressed by zstd.
+///
+/// Parquet's own reader makes a context of zstd for each column of each row group, which asks the processor what it can
+/// do; on a virtual machine that alone takes microseconds, eighteen times for each shard. So it is told that nothing is
+/// compressed, and a context for each thread does the rest.
+struct Pages(SerializedPageReader<Window>);
+
+impl Pages {
+    fn new(window: Arc<Window>, column: &ColumnChunkMetaData, rows: usize) -> ParquetResult<Pages> {
+        let as_it_is = column
+            .clone()
+            .into_builder()
+            .set_compression(Compression::UNCOMPRESSED)
+            .build()?;
+        Ok(Pages(SerializedPageReader::new(
+            window, &as_it_is, rows, None,
+        )?))
+    }
+}
+
+impl PageReader for Pages {
+    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
+        let page = self.0.get_next_page()?;
+        page.map(decompressed).transpose()
+    }
+
+    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
+        self.0.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> ParquetResult<()> {
+        self.0.skip_next_page()
+    }
+}
+
+impl Iterator for Pages {
+    type Item = ParquetResult<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+fn decompressed(mut page: Page) -> ParquetResult<Page> {
+    match &mut page {
+        Page::DictionaryPage { buf, .. } | Page::DataPage { buf, .. } => *buf = inflated(&[], buf)?,
+        Page::DataPageV2 {
+            buf,
+            def_levels_byte_len,
+            rep_levels_byte_len,
+            is_compressed: true,
+            ..
+        } => {
+            // What says which values are null is in front, and is not compressed.
+            let levels = *def_levels_byte_len as usize + *rep_levels_byte_len as usize;
+            if levels > buf.len() {
+                return Err(ParquetError::EOF(format!(
+                    "a page of {} bytes with {levels} bytes of levels",
+                    buf.len()
+                )));
+            }
+            let (levels, values) = buf.split_at(levels);
+            *buf = inflated(levels, values)?;
+        }
+        Page::DataPageV2 { .. } => {}
+    }
+    Ok(page)
+}
+
+thread_local! {
+    /// The context of this thread, once it needs one.
+    static ZSTD: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Bytes, and after them others that were compressed, which may be none at all.
+fn inflated(before: &[u8], compressed: &[u8]) -> ParquetResult<Bytes> {
+    if compressed.is_empty() {
+        return Ok(Bytes::copy_from_slice(before));
+    }
+    let size = zstd::zstd_safe::get_frame_content_size(compressed);
+    let size = size
+        .ok()
+        .flatten()
+        .and_then(|size| usize::try_from(size).ok());
+    // The size of a page is 31 bits in its header.
+    if let Some(size) = size.filter(|size| *size <= i32::MAX as usize) {
+        let mut out = vec![0; before.len() + size];
+        let (levels, values) = out.split_at_mut(before.len());
+        levels.copy_from_slice(before);
+        let done = ZSTD.with_borrow_mut(|zstd| -> std::io::Result<usize> {
+            let zstd = match zstd {
+                Some(zstd) => zstd,
+                None => zstd.insert(Decompressor::new()?),
+            };
+            zstd.decompress_to_buffer(compressed, values)
+        });
+        if done.is_ok_and(|done| done == size) {
+            return Ok(out.into());
+        }
+    }
+    // It does not say how much it is, or is in several parts.
+    let mut out = before.to_vec();
+    let mut values = zstd::stream::read::Decoder::new(compressed)?.take(i32::MAX as u64);
+    values.read_to_end(&mut out)?;
+    Ok(out.into())
+}
 
 /// Files that no thread has read yet.
 pub struct Queue<I> {

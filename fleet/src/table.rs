@@ -21,6 +21,7 @@ use datafusion::logical_expr::{Expr, Operator, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use url::Position;
 
+use crate::place::Place;
 use crate::read::Input;
 use crate::scan::Scan;
 use crate::schema::{column, schema};
@@ -40,9 +41,11 @@ impl Counts {
     pub fn new(inventory: &Inventory, is_here: bool) -> Result<Counts> {
         let mut first = None;
         for shard in &inventory.used {
-            let url = shard.place.url()?;
-            let beginning = url[..Position::BeforePath].to_owned();
-            let (other, place) = first.get_or_insert_with(|| (beginning.clone(), &shard.place));
+            let beginning = match &shard.place {
+                Place::Path(_) => "file://",
+                Place::Object(url) => &url[..Position::BeforePath],
+            };
+            let (other, place) = first.get_or_insert((beginning, &shard.place));
             if *other != beginning {
                 bail!(
                     "{place} and {} are in different stores: one command reads one store",

@@ -7,7 +7,8 @@ use std::process::Command;
 use postlink_fleet::engine::Limits;
 use postlink_fleet::merge;
 use postlink_fleet::progress::Progress;
-use postlink_fleet::schema::{AddressKind, Kind, Labels, Row, Rows};
+use postlink_fleet::read::{Input, Reader};
+use postlink_fleet::schema::{AddressKind, Kind, Labels, Row, Rows, schema};
 use postlink_fleet::shard::{self, Inventory, Writer};
 
 /// One row of each kind, with every column in use.
@@ -106,7 +107,9 @@ fn any_bytes_are_read_or_refused() {
         state ^= state << 17;
         (state % below.max(1) as u64) as usize
     };
-    let (mut opened, mut refused) = (0, 0);
+    let (mut opened, mut refused, mut read) = (0, 0, 0);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _guard = runtime.enter();
     for _ in 0..4000 {
         let mut bytes = whole.clone();
         // Most of the structure is in the footer, at the end.
@@ -126,7 +129,19 @@ fn any_bytes_are_read_or_refused() {
         }
         std::fs::write(&path, &bytes).unwrap();
         match shard::open(&path) {
-            Ok(_) => opened += 1,
+            Ok(shard) => {
+                opened += 1;
+                // What has no hash in its name is believed, so its rows may be damaged as well.
+                let done =
+                    Reader::new(schema()).read(&Input::from(&shard), None, &mut |_| Ok(true));
+                match done {
+                    Ok(()) => read += 1,
+                    Err(error) => {
+                        let message = format!("{error:#}");
+                        assert!(message.contains("damaged.parquet"), "{message}");
+                    }
+                }
+            }
             Err(error) => {
                 refused += 1;
                 let message = format!("{error:#}");
@@ -135,6 +150,7 @@ fn any_bytes_are_read_or_refused() {
         }
     }
     assert!(opened > 100 && refused > 1000, "{opened} {refused}");
+    assert!(read > 10 && opened - read > 10, "{read} of {opened}");
 }
 
 /// A file under its own name is refused whichever of its bits is another.
@@ -228,13 +244,15 @@ fn files_of_other_tools_are_read_by_the_names_of_columns() {
     use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
     use datafusion::arrow::datatypes::{DataType, Field, Schema};
     use datafusion::parquet::arrow::ArrowWriter;
+    use datafusion::parquet::basic::{Compression, ZstdLevel};
     use datafusion::parquet::file::metadata::KeyValue;
+    use datafusion::parquet::file::properties::{WriterProperties, WriterVersion};
     use std::sync::Arc;
     let folder = tempfile::tempdir().unwrap();
     let (mut rows, labels) = rows();
     rows.finish(&labels, "");
     let batch = rows.batch(&rows.rows, &labels).unwrap();
-    let write = |name: &str, without: Option<&str>| {
+    let write = |name: &str, without: Option<&str>, properties: Option<WriterProperties>| {
         let mut fields = vec![Arc::new(Field::new("other", DataType::Utf8, true))];
         let other = StringArray::from(vec!["x"; batch.num_rows()]);
         let mut columns: Vec<ArrayRef> = vec![Arc::new(other)];
@@ -250,7 +268,7 @@ fn files_of_other_tools_are_read_by_the_names_of_columns() {
         let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
         let path = folder.path().join(name);
         let file = std::fs::File::create(&path).unwrap();
-        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), properties).unwrap();
         writer.write(&batch.slice(0, 5)).unwrap();
         writer.flush().unwrap();
         writer.write(&batch.slice(5, batch.num_rows() - 5)).unwrap();
@@ -259,10 +277,17 @@ fn files_of_other_tools_are_read_by_the_names_of_columns() {
         writer.close().unwrap();
         path
     };
-    let whole = write("whole.parquet", None);
     let expected = std::fs::read_to_string(golden().join("version-1.csv")).unwrap();
-    assert_eq!(query(ALL, &whole), expected);
-    let holes = write("holes.parquet", Some("file"));
+    let compressed = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0].map(|version| {
+        let properties = WriterProperties::builder().set_writer_version(version);
+        let zstd = Compression::ZSTD(ZstdLevel::default());
+        Some(properties.set_compression(zstd).build())
+    });
+    for properties in [None].into_iter().chain(compressed) {
+        let whole = write("whole.parquet", None, properties);
+        assert_eq!(query(ALL, &whole), expected);
+    }
+    let holes = write("holes.parquet", Some("file"), None);
     let output = Command::new(env!("CARGO_BIN_EXE_postlink-fleet"))
         .args(["query", ALL])
         .arg(&holes)

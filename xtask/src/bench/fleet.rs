@@ -228,15 +228,21 @@ impl Bench {
         Ok(run)
     }
 
-    /// A number that a query gives.
-    fn number(&self, sql: &str, shards: &Path) -> Result<u64> {
+    /// How many rows shards have, and the only build that they are of.
+    fn ask(&self, shards: &Path) -> Result<(u64, String)> {
+        let sql =
+            "SELECT count(*), count(DISTINCT nullif(build_id, '')), max(build_id) FROM counts";
         let arguments = ["query", sql, "--format", "csv"].map(OsStr::new);
         let mut arguments = arguments.to_vec();
         arguments.push(shards.as_os_str());
         self.call(&self.fleet, &arguments)?;
         let text = fs::read_to_string(self.path("stdout"))?;
-        let number = text.lines().nth(1).and_then(|line| line.parse().ok());
-        number.with_context(|| format!("{sql}: {text:?}"))
+        let fields: Vec<&str> = text.lines().nth(1).unwrap_or_default().split(',').collect();
+        let [rows, "1", id] = fields[..] else {
+            bail!("one profile must give rows of one build: {text:?}");
+        };
+        let rows = rows.parse().with_context(|| format!("{text:?}"))?;
+        Ok((rows, id.to_owned()))
     }
 
     fn measure(&self, group: &Group, shards: u64, lines: &mut String) -> Result<Costs> {
@@ -259,9 +265,7 @@ impl Bench {
             wall += run.wall.as_secs_f64();
             cpu += run.cpu.as_secs_f64();
         }
-        let rows = self.number("SELECT count(*) FROM counts", &folder)?;
-        let id = "SELECT count(DISTINCT build_id) FROM counts WHERE build_id <> ''";
-        ensure!(self.number(id, &folder)? == 1, "one profile, one build");
+        let (rows, id) = self.ask(&folder)?;
         let bytes: u64 = fs::read_dir(&folder)?
             .map(|entry| Ok(entry?.metadata()?.len()))
             .sum::<Result<u64>>()?;
@@ -286,7 +290,7 @@ impl Bench {
             profile: 0.0,
         };
         for threads in ["1", "2"] {
-            let run = self.profile(group, shards, &folder, &["--threads", threads])?;
+            let run = self.profile(group, (shards, &id), &folder, &["--threads", threads])?;
             costs.profile = run.cpu.as_secs_f64();
             let what = format!("profile, threads: {threads}");
             row(
@@ -319,7 +323,7 @@ impl Bench {
             for what in ["profile", "merge"] {
                 let before = cluster.cpu()?;
                 let run = if what == "profile" {
-                    self.profile(group, shards, &folder, &option)?
+                    self.profile(group, (shards, &id), &folder, &option)?
                 } else {
                     fs::remove_dir_all(&merged)?;
                     self.merge(&folder, &merged, &option)?
@@ -347,7 +351,13 @@ impl Bench {
     }
 
     /// Writes the profile and compares it with that of `postlink merge`.
-    fn profile(&self, group: &Group, shards: u64, folder: &Path, more: &[&str]) -> Result<Run> {
+    fn profile(
+        &self,
+        group: &Group,
+        (shards, id): (u64, &str),
+        folder: &Path,
+        more: &[&str],
+    ) -> Result<Run> {
         let (ours, expected) = (self.path("ours.plprof"), self.path("expected.plprof"));
         let sum = shards * (shards + 1) / 2;
         let weighted = format!("{}:{sum}", group.profile.display());
@@ -360,16 +370,9 @@ impl Bench {
                 expected.as_os_str(),
             ],
         )?;
-        let sql = "SELECT max(build_id) FROM counts";
         let folder_text = folder.display().to_string();
-        self.call(
-            &self.fleet,
-            &["query", sql, &folder_text, "--format", "csv"],
-        )?;
-        let id = fs::read_to_string(self.path("stdout"))?;
-        let id = id.lines().nth(1).context("no build-id")?.to_owned();
         let out = ours.display().to_string();
-        let ask = ["profile", &folder_text, "--build-id", &id, "-o", &out];
+        let ask = ["profile", &folder_text, "--build-id", id, "-o", &out];
         let run = self.call(&self.fleet, &[&ask[..], more].concat())?;
         ensure!(
             fs::read(&ours)? == fs::read(&expected)?,
