@@ -40,6 +40,8 @@ struct Wishes {
     output: PathBuf,
     folder: PathBuf,
     cargo_profile: String,
+    /// Where both programs are, if they are not to be built.
+    programs: Option<PathBuf>,
 }
 
 impl Wishes {
@@ -51,6 +53,7 @@ impl Wishes {
             output: root.join("bench/fleet.md"),
             folder: std::env::temp_dir(),
             cargo_profile: "release".to_owned(),
+            programs: None,
         };
         let needed = "--profile FILE names counters of a real run (.plraw), --binary FILE after it the program that \
                       they are of";
@@ -73,6 +76,7 @@ impl Wishes {
                 "--output" => wishes.output = value.into(),
                 "--folder" => wishes.folder = value.into(),
                 "--cargo-profile" => wishes.cargo_profile.clone_from(value),
+                "--programs" => wishes.programs = Some(value.into()),
                 option => bail!("cargo xtask bench fleet has no option '{option}'"),
             }
         }
@@ -82,6 +86,27 @@ impl Wishes {
             needed
         );
         Ok(wishes)
+    }
+}
+
+impl Wishes {
+    /// The programs of fleet and postlink, built.
+    fn programs(&self) -> Result<(PathBuf, PathBuf)> {
+        if let Some(folder) = &self.programs {
+            return Ok((folder.join("postlink-fleet"), folder.join("postlink")));
+        }
+        let mut of_fleet = vec!["--manifest-path", "fleet/Cargo.toml"];
+        if !self.executors.is_empty() {
+            of_fleet.extend(["--features", "cluster,s3"]);
+        }
+        let of_postlink = match self.cargo_profile.as_str() {
+            "release" => "release",
+            // The workspace of postlink knows no other profile of fleet's, and only what comes of it is used.
+            _ => "dev",
+        };
+        let fleet = build(&self.cargo_profile, &of_fleet)?;
+        let postlink = build(of_postlink, &["--package", "postlink"])?;
+        Ok((fleet.join("postlink-fleet"), postlink.join("postlink")))
     }
 }
 
@@ -102,22 +127,7 @@ where
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let wishes = Wishes::parse(arguments)?;
-    let mut of_fleet = vec!["--manifest-path", "fleet/Cargo.toml"];
-    if !wishes.executors.is_empty() {
-        of_fleet.extend(["--features", "cluster,s3"]);
-    }
-    let (fleet, postlink) = (
-        build(&wishes.cargo_profile, &of_fleet)?.join("postlink-fleet"),
-        build(
-            match wishes.cargo_profile.as_str() {
-                "release" => "release",
-                // What the others of fleet are, this workspace does not know, and only what it gives is used.
-                _ => "dev",
-            },
-            &["--package", "postlink"],
-        )?
-        .join("postlink"),
-    );
+    let (fleet, postlink) = wishes.programs()?;
     let folder = tempfile::Builder::new()
         .prefix("postlink-bench-fleet-")
         .tempdir_in(&wishes.folder)?;
@@ -383,13 +393,23 @@ impl Bench {
 
     fn report(&self, lines: &str, daily: &str) -> Result<String> {
         let cores = std::thread::available_parallelism()?;
+        let profile = match self.wishes.cargo_profile.as_str() {
+            // As fleet/Cargo.toml has it.
+            "measuring" => {
+                "measuring (what reads, adds up and writes rows is optimised, the engine of `profile` is not)"
+            }
+            other => other,
+        };
+        let clusters = match self.wishes.executors[..] {
+            [] => " Clusters were not measured.",
+            _ => "",
+        };
         Ok(format!(
             "# Shards of a fleet\n\n\
-             Written by `cargo xtask bench fleet`: shards made from real profiles, counters of a program, by weights 1 to n; profile of cargo: {}; {cores} processors. \
-             What `fleet profile` writes is compared with `postlink merge`, byte for byte.\n\n\
+             Written by `cargo xtask bench fleet`: shards made from real profiles, counters of a program, by weights 1 to n; profile of cargo: {profile}; {cores} processors. \
+             What `fleet profile` writes is compared with `postlink merge`, byte for byte.{clusters}\n\n\
              | program | shards | rows | size | | wall | processor | rows a second a core | peak |\n\
-             |---|--:|--:|--:|---|--:|--:|--:|--:|\n{lines}{daily}",
-            self.wishes.cargo_profile,
+             |---|--:|--:|--:|---|--:|--:|--:|--:|\n{lines}{daily}"
         ))
     }
 }
