@@ -210,9 +210,9 @@ async fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
 
 async fn merge_shards(command: Merge, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say).await?;
-    let engine = Engine::new(&inventory, &command.source.limits(), &say.progress).await?;
     let output = Output::new(&command.output)?;
-    let merged = merge::merge(&engine, &inventory, "", output.folder()).await?;
+    let limits = command.source.limits();
+    let merged = merge::merge(&inventory, &limits, None, output.folder(), &say.progress).await?;
     let (merged, spilled) = merged.context("the shards have no rows")?;
     if spilled > 0 {
         say.info(&format!("{spilled} bytes went to temporary files and back"));
@@ -362,10 +362,11 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
                 used: vec![shard.clone()],
                 ..Inventory::default()
             };
-            let engine = Engine::new(&one, &command.source.limits(), &say.progress).await?;
-            let filter = format!("WHERE day >= DATE '{}'", day_text(before));
+            let limits = command.source.limits();
             let output = Output::new(&shard.place.parent())?;
-            let kept = match merge::merge(&engine, &one, &filter, output.folder()).await? {
+            let (folder, progress) = (output.folder(), &say.progress);
+            let kept = merge::merge(&one, &limits, Some(before), folder, progress).await?;
+            let kept = match kept {
                 Some((kept, _)) => Some(output.deliver(kept).await?),
                 None => None,
             };

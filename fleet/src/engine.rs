@@ -61,7 +61,7 @@ impl Engine {
         limits: &Limits,
         progress: &Progress,
     ) -> Result<Engine> {
-        let table = Counts::new(inventory)?;
+        let table = Counts::new(inventory, limits.cluster.is_none())?;
         let cluster = limits.cluster.as_deref().map(Cluster::new).transpose()?;
         let context = match &cluster {
             None => local(limits)?,
@@ -151,6 +151,9 @@ pub fn configured(config: SessionConfig, partitions: usize, memory: usize) -> Se
     let options = config.options_mut();
     options.execution.collect_statistics = false;
     options.execution.parquet.pushdown_filters = true;
+    // Shards have no bloom filters, and of most columns one page: looking for more takes longer than reading most.
+    options.execution.parquet.enable_page_index = false;
+    options.execution.parquet.bloom_filter_on_read = false;
     // A sort that spills needs some memory to merge what it spilled: of a small pool, not all of it.
     let reserved = options.execution.sort_spill_reservation_bytes;
     options.execution.sort_spill_reservation_bytes = reserved.min(memory / 8);

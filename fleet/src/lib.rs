@@ -6,8 +6,9 @@
 //!                      └─ merge, expire ┘
 //! ```
 //!
-//! A profile is a sum, so it is grouped and added by an engine that others maintain: DataFusion, in this process or on
-//! a cluster of Ballista ([`cluster`]). The schema ([`schema`]) is published, and any other engine that reads Parquet
+//! A profile is a sum. Merging, where all rows of all shards are sorted and added up, is done by [`sums`]; everything
+//! else is a question to an engine that others maintain: DataFusion, in this process or on a cluster of Ballista
+//! ([`cluster`]), which merges, too. The schema ([`schema`]) is published, and any other engine that reads Parquet
 //! gives the same sums.
 
 pub mod cli;
@@ -20,9 +21,12 @@ pub mod place;
 pub mod profile;
 pub mod progress;
 pub mod quality;
+pub mod read;
 pub mod rows;
+pub mod scan;
 pub mod schema;
 pub mod shard;
 pub mod stale;
 pub mod store;
+pub mod sums;
 pub mod table;

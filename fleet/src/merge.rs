@@ -7,10 +7,13 @@ use anyhow::{Context, Result, bail};
 use datafusion::arrow::array::{Array, ArrayRef, Date32Array, RecordBatch};
 use datafusion::arrow::compute::{BatchCoalescer, cast, max, min};
 
-use crate::engine::{self, Engine, TABLE, sum};
+use crate::engine::{self, Engine, Limits, TABLE, sum};
 use crate::place::Place;
-use crate::schema::{KEYS, column, schema};
+use crate::progress::Progress;
+use crate::read::Input;
+use crate::schema::{KEYS, column, day_text, schema};
 use crate::shard::{Inventory, Writer};
+use crate::sums;
 
 /// Rows that are given to the writer at once. Where pages end depends on it, so it is not what an engine happens to
 /// give, which would make other bytes of the same rows.
@@ -33,47 +36,48 @@ pub fn sql(filter: &str) -> String {
     )
 }
 
-/// Adds the rows of an inventory up in one file in `folder`; says how many bytes went to temporary files. `None` if the
-/// filter leaves no row.
+/// Adds the rows of an inventory up in one file in `folder`, those of days before `since` not; says how many bytes went
+/// to temporary files. `None` if no row is left.
 ///
-/// Without a filter every row that the shards say they have must have been added once, wherever that was done.
+/// In this process by [`sums`], on a cluster by the query above: the same rows in the same order, so the same bytes. If
+/// no day is left out, every row that the shards say they have must have been added once, wherever that was done.
 pub async fn merge(
-    engine: &Engine,
     inventory: &Inventory,
-    filter: &str,
+    limits: &Limits,
+    since: Option<i32>,
     folder: &Path,
+    progress: &Progress,
 ) -> Result<Option<(PathBuf, u64)>> {
+    if inventory.used.is_empty() {
+        bail!("no shard there that can be used");
+    }
     let ids = inventory.ids();
     if ids.iter().any(|id| id.starts_with("path:")) {
         bail!("files of other tools say not which shards they hold, so a merged file cannot");
     }
-    let mut writer = Writer::new(folder)?;
-    let mut days: Option<(i32, i32)> = None;
-    let mut added = 0u64;
-    let mut rows = BatchCoalescer::new(schema(), BATCH);
-    let spilled = engine
-        .each(&sql(filter), |batch| {
-            let counts = engine::numbers(batch, ADDED)?;
-            added += counts.iter().flatten().sum::<u64>();
-            let batch = stored(batch)?;
-            let day = batch.column_by_name(column::DAY);
-            let day = day.and_then(|day| day.as_any().downcast_ref::<Date32Array>());
-            let day = day.context("the rows have no days")?;
-            if let (Some(first), Some(last)) = (min(day), max(day)) {
-                let known = days.unwrap_or((first, last));
-                days = Some((known.0.min(first), known.1.max(last)));
-            }
-            rows.push_batch(batch)?;
-            write(&mut rows, &mut writer)
-        })
-        .await?;
-    rows.finish_buffered_batch()?;
-    write(&mut rows, &mut writer)?;
+    let mut merged = Merged {
+        writer: Writer::new(folder)?,
+        days: None,
+        rows: BatchCoalescer::new(schema(), BATCH),
+    };
+    let (added, spilled) = if limits.cluster.is_some() {
+        on_cluster(inventory, limits, since, progress, &mut merged).await?
+    } else {
+        tokio::task::block_in_place(|| {
+            let files: Vec<Input> = inventory.used.iter().map(Input::from).collect();
+            let sums = sums::add_up(&files, since, limits, progress)?;
+            let (added, spilled) = (sums.rows, sums.spilled);
+            sums.each(|batch| merged.add(batch.clone()))?;
+            Ok::<_, anyhow::Error>((added, spilled))
+        })?
+    };
     let all: u64 = inventory.used.iter().map(|shard| shard.rows).sum();
-    if filter.is_empty() && added != all {
+    if since.is_none() && added != all {
         bail!("{added} rows were added up, and the shards have {all}: nothing is written");
     }
-    let Some(days) = days else {
+    merged.rows.finish_buffered_batch()?;
+    merged.write()?;
+    let Some(days) = merged.days else {
         return Ok(None);
     };
     let id = match &ids[..] {
@@ -83,14 +87,59 @@ pub async fn merge(
             xxhash_rust::xxh3::xxh3_128(several.concat().as_bytes())
         ),
     };
-    Ok(Some((writer.finish(&id, &ids, days)?, spilled)))
+    Ok(Some((merged.writer.finish(&id, &ids, days)?, spilled)))
 }
 
-fn write(rows: &mut BatchCoalescer, writer: &mut Writer) -> Result<()> {
-    while let Some(batch) = rows.next_completed_batch() {
-        writer.write(&batch)?;
+/// The same by a cluster; says how many rows were added up, and how many bytes went to temporary files.
+async fn on_cluster(
+    inventory: &Inventory,
+    limits: &Limits,
+    since: Option<i32>,
+    progress: &Progress,
+    merged: &mut Merged,
+) -> Result<(u64, u64)> {
+    let engine = Engine::new(inventory, limits, progress).await?;
+    let filter = since.map_or(String::new(), |day| {
+        format!("WHERE day >= DATE '{}'", day_text(day))
+    });
+    let mut added = 0u64;
+    let spilled = engine
+        .each(&sql(&filter), |batch| {
+            let counts = engine::numbers(batch, ADDED)?;
+            added += counts.iter().flatten().sum::<u64>();
+            merged.add(stored(batch)?)
+        })
+        .await?;
+    Ok((added, spilled))
+}
+
+/// The file that is being written.
+struct Merged {
+    writer: Writer,
+    /// The first and the last day so far.
+    days: Option<(i32, i32)>,
+    rows: BatchCoalescer,
+}
+
+impl Merged {
+    fn add(&mut self, batch: RecordBatch) -> Result<()> {
+        let day = batch.column_by_name(column::DAY);
+        let day = day.and_then(|day| day.as_any().downcast_ref::<Date32Array>());
+        let day = day.context("the rows have no days")?;
+        if let (Some(first), Some(last)) = (min(day), max(day)) {
+            let known = self.days.unwrap_or((first, last));
+            self.days = Some((known.0.min(first), known.1.max(last)));
+        }
+        self.rows.push_batch(batch)?;
+        self.write()
     }
-    Ok(())
+
+    fn write(&mut self) -> Result<()> {
+        while let Some(batch) = self.rows.next_completed_batch() {
+            self.writer.write(&batch)?;
+        }
+        Ok(())
+    }
 }
 
 /// Rows of an engine's answer in the types of the schema.

@@ -161,13 +161,22 @@ fn files(place: &Path, out: &mut Vec<Place>) -> Result<()> {
         out.push(place.canonicalize().with_context(failed)?.into());
         return Ok(());
     }
-    for entry in std::fs::read_dir(place).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
+    let folder = place.canonicalize().with_context(failed)?;
+    for entry in std::fs::read_dir(&folder).with_context(failed)? {
+        let entry = entry.with_context(failed)?;
+        let path = entry.path();
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         if name.starts_with(b".") {
             continue;
         }
-        if path.is_dir() || name.ends_with(b".parquet") {
+        let is_shard = name.ends_with(b".parquet");
+        let kind = entry.file_type().with_context(failed)?;
+        if kind.is_file() {
+            // There may be a hundred thousand: their only name is known without asking for each.
+            if is_shard {
+                out.push(path.into());
+            }
+        } else if path.is_dir() || is_shard {
             files(&path, out)?;
         }
     }

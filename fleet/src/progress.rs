@@ -81,8 +81,13 @@ impl Progress {
 
     /// One piece is done.
     pub fn did(&self) {
+        self.did_some(1);
+    }
+
+    /// Several pieces are done.
+    pub fn did_some(&self, pieces: u64) {
         if let Some(shown) = &self.0 {
-            shown.bar.inc(1);
+            shown.bar.inc(pieces);
             when_done(&shown.bar);
         }
     }

@@ -15,15 +15,18 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, anyhow, bail};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_writer::ArrowWriterOptions;
 use datafusion::parquet::basic::{Compression, Encoding, ZstdLevel};
-use datafusion::parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
+use datafusion::parquet::file::metadata::{
+    KeyValue, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
+};
 use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
-use datafusion::parquet::schema::types::ColumnPath;
+use datafusion::parquet::schema::types::{ColumnPath, SchemaDescriptor};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use rayon::prelude::*;
@@ -32,6 +35,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::place::Place;
 use crate::progress::Progress;
+use crate::read::without_statistics;
 use crate::schema::{
     DAYS_KEY, ROWS_KEY, SHARDS_KEY, VERSION, VERSION_KEY, column, day_text, parse_day, schema,
 };
@@ -41,12 +45,12 @@ use crate::store;
 const ROW_GROUP: usize = 1 << 17;
 /// Hexadecimal digits of an id.
 pub const ID_DIGITS: usize = 32;
-/// Bytes of an object that is read by one request: all of most shards.
-const SMALL_OBJECT: u64 = 8 << 20;
+/// Bytes of a file or an object that is read whole, an object by one request: all of most shards.
+pub const SMALL: u64 = 8 << 20;
 /// Bytes at the end of an object that have the footer of most shards.
 const TAIL: u64 = 64 << 10;
 /// Objects that are read at once, since a store takes long to begin an answer.
-const OBJECTS_AT_ONCE: usize = 32;
+pub const OBJECTS_AT_ONCE: usize = 32;
 
 fn properties() -> Result<WriterProperties> {
     // Addresses rise, since rows are sorted by them, or are near the one before. Strings and labels repeat.
@@ -172,6 +176,12 @@ pub fn open(path: &Path) -> Result<Shard> {
     let place = Place::from(path.to_owned());
     let mut file = File::open(path).with_context(|| format!("{place}: cannot open"))?;
     let size = file.metadata()?.len();
+    if size <= SMALL {
+        let mut bytes = Vec::with_capacity(size as usize + 1);
+        file.read_to_end(&mut bytes)
+            .with_context(|| format!("{place}: cannot read"))?;
+        return open_bytes(place, &bytes);
+    }
     let footer = footer(&place, &mut file, size)?;
     if let Some(expected) = hash_in(&place.name()) {
         file.seek(SeekFrom::Start(0))?;
@@ -190,6 +200,17 @@ pub fn open(path: &Path) -> Result<Shard> {
     describe(place, size, &footer)
 }
 
+/// The same of a file that is in memory.
+fn open_bytes(place: Place, bytes: &[u8]) -> Result<Shard> {
+    let footer = footer_in(&place, bytes, &without_statistics())?;
+    if let Some(expected) = hash_in(&place.name()) {
+        let mut hash = Xxh3::new();
+        hash.update(bytes);
+        check_hash(&place, &hash, expected)?;
+    }
+    describe(place, bytes.len() as u64, &footer)
+}
+
 /// The same of an object.
 async fn open_object(url: &Url) -> Result<Shard> {
     let failed = || format!("{url}: cannot read");
@@ -197,30 +218,27 @@ async fn open_object(url: &Url) -> Result<Shard> {
     let answer = store.get(&key).await.with_context(failed)?;
     let size = answer.meta.size;
     let place = Place::Object(url.clone());
-    let name = place.name();
-    let mut hash = Xxh3::new();
-    let footer = if size <= SMALL_OBJECT {
-        let bytes = answer.bytes().await.with_context(failed)?;
-        let footer = footer(&place, &mut std::io::Cursor::new(&bytes), size)?;
-        hash.update(&bytes);
-        footer
-    } else {
-        let length = {
-            let tail = store.get_range(&key, size - 8..size).await;
-            footer_length(&place, &tail.with_context(failed)?, size)?
-        };
-        let at = size - 8 - length;
-        let bytes = store.get_range(&key, at..size - 8).await;
-        let footer = decode(&place, &bytes.with_context(failed)?, at)?;
-        if hash_in(&name).is_some() {
-            let mut bytes = answer.into_stream();
-            while let Some(some) = bytes.try_next().await.with_context(failed)? {
-                hash.update(&some);
-            }
-        }
-        footer
+    if size <= SMALL {
+        return open_bytes(place, &answer.bytes().await.with_context(failed)?);
+    }
+    let length = {
+        let tail = store.get_range(&key, size - 8..size).await;
+        footer_length(&place, &tail.with_context(failed)?, size)?
     };
-    if let Some(expected) = hash_in(&name) {
+    let at = size - 8 - length;
+    let bytes = store.get_range(&key, at..size - 8).await;
+    let footer = decode(
+        &place,
+        &bytes.with_context(failed)?,
+        at,
+        &without_statistics(),
+    )?;
+    if let Some(expected) = hash_in(&place.name()) {
+        let mut hash = Xxh3::new();
+        let mut bytes = answer.into_stream();
+        while let Some(some) = bytes.try_next().await.with_context(failed)? {
+            hash.update(&some);
+        }
         check_hash(&place, &hash, expected)?;
     }
     describe(place, size, &footer)
@@ -328,11 +346,25 @@ fn footer(name: &dyn Display, file: &mut (impl Read + Seek), size: u64) -> Resul
     file.seek(SeekFrom::Start(at))
         .and_then(|_| file.read_exact(&mut bytes))
         .with_context(failed)?;
-    decode(name, &bytes, at)
+    decode(name, &bytes, at, &without_statistics())
+}
+
+/// The footer of a file that is in memory.
+pub fn footer_in(
+    name: &dyn Display,
+    bytes: &[u8],
+    options: &ParquetMetaDataOptions,
+) -> Result<ParquetMetaData> {
+    let size = bytes.len() as u64;
+    let tail = bytes.get(bytes.len().saturating_sub(8)..);
+    let length = footer_length(name, tail.unwrap_or_default(), size)?;
+    let at = size - 8 - length;
+    let footer = bytes.get(at as usize..bytes.len() - 8);
+    decode(name, footer.unwrap_or_default(), at, options)
 }
 
 /// The length of the footer of a file that ends with these bytes.
-fn footer_length(name: &dyn Display, tail: &[u8], size: u64) -> Result<u64> {
+pub fn footer_length(name: &dyn Display, tail: &[u8], size: u64) -> Result<u64> {
     let &[a, b, c, d, ref magic @ ..] = tail else {
         bail!("{name}: cut short: {size} bytes, a Parquet file has at least 12");
     };
@@ -356,8 +388,14 @@ fn footer_length(name: &dyn Display, tail: &[u8], size: u64) -> Result<u64> {
     Ok(length)
 }
 
-fn decode(name: &dyn Display, footer: &[u8], at: u64) -> Result<ParquetMetaData> {
-    ParquetMetaDataReader::decode_metadata(footer)
+/// What the bytes of a footer say, which is at an offset.
+pub fn decode(
+    name: &dyn Display,
+    footer: &[u8],
+    at: u64,
+    options: &ParquetMetaDataOptions,
+) -> Result<ParquetMetaData> {
+    ParquetMetaDataReader::decode_metadata_with_options(footer, Some(options))
         .with_context(|| format!("{name} at offset {at:#x}: damaged footer"))
 }
 
@@ -373,6 +411,12 @@ fn check_hash(name: &dyn Display, hash: &Xxh3, expected: &str) -> Result<()> {
 
 fn check_columns(name: &dyn Display, footer: &ParquetMetaData) -> Result<()> {
     use datafusion::parquet::arrow::parquet_to_arrow_schema;
+    // Nearly all have the schema of the first.
+    static GOOD: OnceLock<Arc<SchemaDescriptor>> = OnceLock::new();
+    let descriptor = footer.file_metadata().schema_descr_ptr();
+    if GOOD.get().is_some_and(|good| **good == *descriptor) {
+        return Ok(());
+    }
     let found = parquet_to_arrow_schema(footer.file_metadata().schema_descr(), None)
         .with_context(|| format!("{name}: its schema"))?;
     for field in schema().fields() {
@@ -388,6 +432,8 @@ fn check_columns(name: &dyn Display, footer: &ParquetMetaData) -> Result<()> {
             Err(_) => bail!("{name}: has no column {}", field.name()),
         }
     }
+    // It stays the first.
+    let _ = GOOD.set(descriptor);
     Ok(())
 }
 
@@ -540,10 +586,13 @@ async fn names_of(url: &Url) -> Result<Vec<String>> {
     let length = footer_length(url, tail, size)?;
     let at = size - 8 - length;
     let footer = match before.len().checked_sub(length as usize) {
-        Some(from) => decode(url, before.get(from..).unwrap_or_default(), at)?,
+        Some(from) => {
+            let bytes = before.get(from..).unwrap_or_default();
+            decode(url, bytes, at, &without_statistics())?
+        }
         None => {
             let bytes = store.get_range(&key, at..size - 8).await;
-            decode(url, &bytes.with_context(failed)?, at)?
+            decode(url, &bytes.with_context(failed)?, at, &without_statistics())?
         }
     };
     names_by(url, &footer)

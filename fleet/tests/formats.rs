@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use postlink_fleet::engine::{Engine, Limits};
+use postlink_fleet::engine::Limits;
 use postlink_fleet::merge;
 use postlink_fleet::progress::Progress;
-use postlink_fleet::schema::{AddressKind, Kind, Labels, Row, Rows};
+use postlink_fleet::read::{Input, Reader};
+use postlink_fleet::schema::{AddressKind, Kind, Labels, Row, Rows, schema};
 use postlink_fleet::shard::{self, Inventory, Writer};
 
 /// One row of each kind, with every column in use.
@@ -106,7 +107,9 @@ fn any_bytes_are_read_or_refused() {
         state ^= state << 17;
         (state % below.max(1) as u64) as usize
     };
-    let (mut opened, mut refused) = (0, 0);
+    let (mut opened, mut refused, mut read) = (0, 0, 0);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _guard = runtime.enter();
     for _ in 0..4000 {
         let mut bytes = whole.clone();
         // Most of the structure is in the footer, at the end.
@@ -126,7 +129,19 @@ fn any_bytes_are_read_or_refused() {
         }
         std::fs::write(&path, &bytes).unwrap();
         match shard::open(&path) {
-            Ok(_) => opened += 1,
+            Ok(shard) => {
+                opened += 1;
+                // What has no hash in its name is believed, so its rows may be damaged as well.
+                let done =
+                    Reader::new(schema()).read(&Input::from(&shard), None, &mut |_| Ok(true));
+                match done {
+                    Ok(()) => read += 1,
+                    Err(error) => {
+                        let message = format!("{error:#}");
+                        assert!(message.contains("damaged.parquet"), "{message}");
+                    }
+                }
+            }
             Err(error) => {
                 refused += 1;
                 let message = format!("{error:#}");
@@ -135,6 +150,7 @@ fn any_bytes_are_read_or_refused() {
         }
     }
     assert!(opened > 100 && refused > 1000, "{opened} {refused}");
+    assert!(read > 10 && opened - read > 10, "{read} of {opened}");
 }
 
 /// A file under its own name is refused whichever of its bits is another.
@@ -169,19 +185,120 @@ fn a_merge_that_misses_a_row_writes_nothing() {
         let (places, progress) = ([shards.clone().into()], Progress::default());
         let mut inventory = Inventory::read(&places, false, &progress).await?;
         inventory.used[0].rows += missing;
-        let engine = Engine::new(&inventory, &limits, &progress).await?;
-        merge::merge(&engine, &inventory, "", &merged).await
+        merge::merge(&inventory, &limits, None, &merged, &progress).await
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     let error = runtime.block_on(merge(1)).unwrap_err().to_string();
-    let all = 2 * Kind::ALL.len();
-    let expected = format!(
-        "{all} rows were added up, and the shards have {}: nothing is written",
-        all + 1
+    let (found, said) = (Kind::ALL.len(), Kind::ALL.len() + 1);
+    let expected = format!("{found} rows were read, and its footer says {said}");
+    assert!(
+        error.contains(".parquet: ") && error.ends_with(&expected),
+        "{error}"
     );
-    assert_eq!(error, expected);
     assert_eq!(std::fs::read_dir(&merged).unwrap().count(), 0);
     assert!(runtime.block_on(merge(0)).unwrap().is_some());
+}
+
+/// Whatever order the rows of a shard have, and the columns: the sums are sorted.
+#[test]
+fn a_shard_whose_rows_are_out_of_order_is_added_up_as_one_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let merged = |name: &str, turned: bool| {
+        let (mut all, labels) = rows();
+        let shards = folder.path().join(name);
+        for run in ["a", "b"] {
+            let id = all.finish(&labels, run);
+            let mut rows = all.rows.clone();
+            if turned && run == "b" {
+                rows.reverse();
+                rows.swap(3, 7);
+            }
+            let mut writer = Writer::new(&shards).unwrap();
+            writer.write(&all.batch(&rows, &labels).unwrap()).unwrap();
+            let days = (labels.day, labels.day);
+            writer.finish(&id, std::slice::from_ref(&id), days).unwrap();
+        }
+        let out = folder.path().join(format!("{name}.merged"));
+        let output = Command::new(env!("CARGO_BIN_EXE_postlink-fleet"))
+            .args([
+                "merge".as_ref(),
+                shards.as_os_str(),
+                "-o".as_ref(),
+                out.as_os_str(),
+            ])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let only = std::fs::read_dir(&out).unwrap().next().unwrap().unwrap();
+        // The name has the ids of the shards and the hash of all bytes.
+        only.file_name()
+    };
+    assert_eq!(merged("in order", false), merged("out of order", true));
+}
+
+/// A file of another tool with a part of its rows in a row group of its own, columns in another order, one of its own,
+/// and nulls where none may be.
+#[test]
+fn files_of_other_tools_are_read_by_the_names_of_columns() {
+    use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
+    use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::parquet::arrow::ArrowWriter;
+    use datafusion::parquet::basic::{Compression, ZstdLevel};
+    use datafusion::parquet::file::metadata::KeyValue;
+    use datafusion::parquet::file::properties::{WriterProperties, WriterVersion};
+    use std::sync::Arc;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut rows, labels) = rows();
+    rows.finish(&labels, "");
+    let batch = rows.batch(&rows.rows, &labels).unwrap();
+    let write = |name: &str, without: Option<&str>, properties: Option<WriterProperties>| {
+        let mut fields = vec![Arc::new(Field::new("other", DataType::Utf8, true))];
+        let other = StringArray::from(vec!["x"; batch.num_rows()]);
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(other)];
+        let schema = batch.schema();
+        for (field, column) in schema.fields().iter().zip(batch.columns()).rev() {
+            let null = without == Some(field.name());
+            fields.push(Arc::new(field.as_ref().clone().with_nullable(true)));
+            columns.push(match null {
+                true => datafusion::arrow::array::new_null_array(field.data_type(), column.len()),
+                false => column.clone(),
+            });
+        }
+        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+        let path = folder.path().join(name);
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), properties).unwrap();
+        writer.write(&batch.slice(0, 5)).unwrap();
+        writer.flush().unwrap();
+        writer.write(&batch.slice(5, batch.num_rows() - 5)).unwrap();
+        let version = KeyValue::new("postlink.fleet.version".into(), "1".to_owned());
+        writer.append_key_value_metadata(version);
+        writer.close().unwrap();
+        path
+    };
+    let expected = std::fs::read_to_string(golden().join("version-1.csv")).unwrap();
+    let compressed = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0].map(|version| {
+        let properties = WriterProperties::builder().set_writer_version(version);
+        let zstd = Compression::ZSTD(ZstdLevel::default());
+        Some(properties.set_compression(zstd).build())
+    });
+    for properties in [None].into_iter().chain(compressed) {
+        let whole = write("whole.parquet", None, properties);
+        assert_eq!(query(ALL, &whole), expected);
+    }
+    let holes = write("holes.parquet", Some("file"), None);
+    let output = Command::new(env!("CARGO_BIN_EXE_postlink-fleet"))
+        .args(["query", ALL])
+        .arg(&holes)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = "holes.parquet: row 0 has no file, which must not be null";
+    assert!(
+        !output.status.success() && said.contains(expected),
+        "{said}"
+    );
 }
 
 /// DuckDB (from PyPI) merges shards to the same rows as `postlink fleet merge`.

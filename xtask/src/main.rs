@@ -110,7 +110,7 @@ cargo xtask bench pointers [--runs N] [--postlink FILE]  calls through pointers 
 cargo xtask bench refused [--runs N] [--postlink FILE] [--file FILE --refuse FUNCTION]  the cost of a function that the checker refuses; writes bench/refused.md
 cargo xtask bench debug [--large] [--runs N] [--processor N] [--bolt-memory GB] [--postlink FILE] [--file PROGRAM PROFILE] [NAME…]  debug information; writes bench/debug.md
 cargo xtask bench samples [--built FOLDER] [NAME…]   poorer profiles; writes bench/samples.md
-cargo xtask bench fleet (--profile FILE --binary FILE [--shards N,N])… [--executors N,N]  shards of a fleet; writes bench/fleet.md
+cargo xtask bench fleet (--profile FILE --binary FILE [--shards N,N])… [--executors N,N] [--cargo-profile NAME] [--programs FOLDER]  shards of a fleet; writes bench/fleet.md
 cargo xtask bench mip-cc                          cost of machine profiles made at compile time; writes bench/mip-cc.md
 cargo xtask bench aarch64 [--machine-profiles]    measure emulated programs, or only their machine profiles; writes bench/aarch64.md";
 

@@ -25,7 +25,7 @@ use super::root;
 use crate::process::{self, Run};
 
 /// Profiles that one call adds.
-const AT_ONCE: u64 = 1000;
+const AT_ONCE: u64 = 10_000;
 
 /// A real profile, and how many shards are made of it.
 struct Group {
@@ -40,6 +40,8 @@ struct Wishes {
     output: PathBuf,
     folder: PathBuf,
     cargo_profile: String,
+    /// Where both programs are, if they are not to be built.
+    programs: Option<PathBuf>,
 }
 
 impl Wishes {
@@ -51,6 +53,7 @@ impl Wishes {
             output: root.join("bench/fleet.md"),
             folder: std::env::temp_dir(),
             cargo_profile: "release".to_owned(),
+            programs: None,
         };
         let needed = "--profile FILE names counters of a real run (.plraw), --binary FILE after it the program that \
                       they are of";
@@ -73,6 +76,7 @@ impl Wishes {
                 "--output" => wishes.output = value.into(),
                 "--folder" => wishes.folder = value.into(),
                 "--cargo-profile" => wishes.cargo_profile.clone_from(value),
+                "--programs" => wishes.programs = Some(value.into()),
                 option => bail!("cargo xtask bench fleet has no option '{option}'"),
             }
         }
@@ -82,6 +86,27 @@ impl Wishes {
             needed
         );
         Ok(wishes)
+    }
+}
+
+impl Wishes {
+    /// The programs of fleet and postlink, built.
+    fn programs(&self) -> Result<(PathBuf, PathBuf)> {
+        if let Some(folder) = &self.programs {
+            return Ok((folder.join("postlink-fleet"), folder.join("postlink")));
+        }
+        let mut of_fleet = vec!["--manifest-path", "fleet/Cargo.toml"];
+        if !self.executors.is_empty() {
+            of_fleet.extend(["--features", "cluster,s3"]);
+        }
+        let of_postlink = match self.cargo_profile.as_str() {
+            "release" => "release",
+            // The workspace of postlink knows no other profile of fleet's, and only what comes of it is used.
+            _ => "dev",
+        };
+        let fleet = build(&self.cargo_profile, &of_fleet)?;
+        let postlink = build(of_postlink, &["--package", "postlink"])?;
+        Ok((fleet.join("postlink-fleet"), postlink.join("postlink")))
     }
 }
 
@@ -102,14 +127,7 @@ where
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let wishes = Wishes::parse(arguments)?;
-    let mut of_fleet = vec!["--manifest-path", "fleet/Cargo.toml"];
-    if !wishes.executors.is_empty() {
-        of_fleet.extend(["--features", "cluster,s3"]);
-    }
-    let (fleet, postlink) = (
-        build(&wishes.cargo_profile, &of_fleet)?.join("postlink-fleet"),
-        build(&wishes.cargo_profile, &["--package", "postlink"])?.join("postlink"),
-    );
+    let (fleet, postlink) = wishes.programs()?;
     let folder = tempfile::Builder::new()
         .prefix("postlink-bench-fleet-")
         .tempdir_in(&wishes.folder)?;
@@ -220,15 +238,21 @@ impl Bench {
         Ok(run)
     }
 
-    /// A number that a query gives.
-    fn number(&self, sql: &str, shards: &Path) -> Result<u64> {
+    /// How many rows shards have, and the only build that they are of.
+    fn ask(&self, shards: &Path) -> Result<(u64, String)> {
+        let sql =
+            "SELECT count(*), count(DISTINCT nullif(build_id, '')), max(build_id) FROM counts";
         let arguments = ["query", sql, "--format", "csv"].map(OsStr::new);
         let mut arguments = arguments.to_vec();
         arguments.push(shards.as_os_str());
         self.call(&self.fleet, &arguments)?;
         let text = fs::read_to_string(self.path("stdout"))?;
-        let number = text.lines().nth(1).and_then(|line| line.parse().ok());
-        number.with_context(|| format!("{sql}: {text:?}"))
+        let fields: Vec<&str> = text.lines().nth(1).unwrap_or_default().split(',').collect();
+        let [rows, "1", id] = fields[..] else {
+            bail!("one profile must give rows of one build: {text:?}");
+        };
+        let rows = rows.parse().with_context(|| format!("{text:?}"))?;
+        Ok((rows, id.to_owned()))
     }
 
     fn measure(&self, group: &Group, shards: u64, lines: &mut String) -> Result<Costs> {
@@ -251,9 +275,7 @@ impl Bench {
             wall += run.wall.as_secs_f64();
             cpu += run.cpu.as_secs_f64();
         }
-        let rows = self.number("SELECT count(*) FROM counts", &folder)?;
-        let id = "SELECT count(DISTINCT build_id) FROM counts WHERE build_id <> ''";
-        ensure!(self.number(id, &folder)? == 1, "one profile, one build");
+        let (rows, id) = self.ask(&folder)?;
         let bytes: u64 = fs::read_dir(&folder)?
             .map(|entry| Ok(entry?.metadata()?.len()))
             .sum::<Result<u64>>()?;
@@ -278,7 +300,7 @@ impl Bench {
             profile: 0.0,
         };
         for threads in ["1", "2"] {
-            let run = self.profile(group, shards, &folder, &["--threads", threads])?;
+            let run = self.profile(group, (shards, &id), &folder, &["--threads", threads])?;
             costs.profile = run.cpu.as_secs_f64();
             let what = format!("profile, threads: {threads}");
             row(
@@ -311,7 +333,7 @@ impl Bench {
             for what in ["profile", "merge"] {
                 let before = cluster.cpu()?;
                 let run = if what == "profile" {
-                    self.profile(group, shards, &folder, &option)?
+                    self.profile(group, (shards, &id), &folder, &option)?
                 } else {
                     fs::remove_dir_all(&merged)?;
                     self.merge(&folder, &merged, &option)?
@@ -339,7 +361,13 @@ impl Bench {
     }
 
     /// Writes the profile and compares it with that of `postlink merge`.
-    fn profile(&self, group: &Group, shards: u64, folder: &Path, more: &[&str]) -> Result<Run> {
+    fn profile(
+        &self,
+        group: &Group,
+        (shards, id): (u64, &str),
+        folder: &Path,
+        more: &[&str],
+    ) -> Result<Run> {
         let (ours, expected) = (self.path("ours.plprof"), self.path("expected.plprof"));
         let sum = shards * (shards + 1) / 2;
         let weighted = format!("{}:{sum}", group.profile.display());
@@ -352,16 +380,9 @@ impl Bench {
                 expected.as_os_str(),
             ],
         )?;
-        let sql = "SELECT max(build_id) FROM counts";
         let folder_text = folder.display().to_string();
-        self.call(
-            &self.fleet,
-            &["query", sql, &folder_text, "--format", "csv"],
-        )?;
-        let id = fs::read_to_string(self.path("stdout"))?;
-        let id = id.lines().nth(1).context("no build-id")?.to_owned();
         let out = ours.display().to_string();
-        let ask = ["profile", &folder_text, "--build-id", &id, "-o", &out];
+        let ask = ["profile", &folder_text, "--build-id", id, "-o", &out];
         let run = self.call(&self.fleet, &[&ask[..], more].concat())?;
         ensure!(
             fs::read(&ours)? == fs::read(&expected)?,
@@ -372,13 +393,23 @@ impl Bench {
 
     fn report(&self, lines: &str, daily: &str) -> Result<String> {
         let cores = std::thread::available_parallelism()?;
+        let profile = match self.wishes.cargo_profile.as_str() {
+            // As fleet/Cargo.toml has it.
+            "measuring" => {
+                "measuring (what reads, adds up and writes rows is optimised, the engine of `profile` is not)"
+            }
+            other => other,
+        };
+        let clusters = match self.wishes.executors[..] {
+            [] => " Clusters were not measured.",
+            _ => "",
+        };
         Ok(format!(
             "# Shards of a fleet\n\n\
-             Written by `cargo xtask bench fleet`: shards made from real profiles, counters of a program, by weights 1 to n; profile of cargo: {}; {cores} processors. \
-             What `fleet profile` writes is compared with `postlink merge`, byte for byte.\n\n\
+             Written by `cargo xtask bench fleet`: shards made from real profiles, counters of a program, by weights 1 to n; profile of cargo: {profile}; {cores} processors. \
+             What `fleet profile` writes is compared with `postlink merge`, byte for byte.{clusters}\n\n\
              | program | shards | rows | size | | wall | processor | rows a second a core | peak |\n\
-             |---|--:|--:|--:|---|--:|--:|--:|--:|\n{lines}{daily}",
-            self.wishes.cargo_profile,
+             |---|--:|--:|--:|---|--:|--:|--:|--:|\n{lines}{daily}"
         ))
     }
 }
