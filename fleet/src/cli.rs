@@ -17,8 +17,8 @@ pub const SCHEDULER_PORT: u16 = 50050;
 
 /// Collects, merges and queries the profiles of a fleet
 ///
-/// Profiles of any format become rows in Parquet files (shards), one for each count. They are added up by DataFusion
-/// and become profiles of one build again: the same bytes that `postlink merge` makes.
+/// Profiles of any format become rows in Parquet files (shards), one for each count. They are merged, asked by SQL
+/// (DataFusion), and become profiles of one build again: the same bytes that `postlink merge` makes.
 #[derive(Debug, Parser)]
 #[command(
     name = "postlink-fleet",
