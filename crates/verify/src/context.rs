@@ -6,7 +6,10 @@ use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, OwnTable, Range};
-use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
+use crate::files::elf::{
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_INTERP, PT_LOAD, SHF_EXECINSTR, SHT_SYMTAB,
+    Segment,
+};
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
@@ -111,6 +114,15 @@ impl<Addr: Address> Index<Addr> {
     }
 }
 
+/// What a word of data holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// An address of the file, to which the loader adds the load bias, if there is one.
+    Address(u64),
+    /// A number, wherever the file is loaded.
+    Number(u64),
+}
+
 /// What an instrumented output has beside its code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -169,6 +181,9 @@ pub(crate) struct Context<'a> {
     pub bare: bool,
     /// Where the dynamic loader writes, ascending ([`crate::proof::writes`]).
     pub loaded: Vec<u64>,
+    /// By place: addresses that the dynamic loader makes there, of files with tables of labels of new code's own that are
+    /// not at a fixed address.
+    pub words: FxHashMap<u64, u64>,
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.
     pub slots: FxHashSet<u64>,
@@ -206,6 +221,39 @@ impl<'a> Context<'a> {
         let counts = |t: &OwnTable| !t.wide && t.base == addr.get();
         self.function(id)
             .is_some_and(|f| f.tables.iter().any(counts))
+    }
+
+    /// What a word of a file that is not at a fixed address holds while the program runs, if nothing writes to it once
+    /// the loader is done.
+    pub(crate) fn word(&self, place: u64) -> Option<Word> {
+        let end = place.checked_add(8)?;
+        let lasts = |s: &&Segment| {
+            let constant = s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable();
+            constant && s.addr <= place && end <= s.end()
+        };
+        self.input.segments.iter().find(lasts)?;
+        let first = self
+            .loaded
+            .partition_point(|p| p.saturating_add(8) <= place);
+        let mut all = self.loaded.get(first..)?.iter().take_while(|p| **p < end);
+        match (all.next(), all.next()) {
+            (None, _) => self.input.u64_at(place).map(Word::Number),
+            (Some(at), None) if *at == place => self.words.get(at).copied().map(Word::Address),
+            _ => None,
+        }
+    }
+
+    /// Whether an entry of a table of labels that a moved function has a copy of leads there.
+    pub(crate) fn is_label(&self, id: FuncId, addr: InputAddr) -> bool {
+        let mut seen = Vec::new();
+        let mut leads = |t: &OwnTable| {
+            let labels = !t.wide && t.base == 0 && !seen.contains(&t.key());
+            seen.push(t.key());
+            let mut places = (0..t.entries).map(|i| t.old.get().wrapping_add(8 * i));
+            labels && places.any(|at| self.word(at) == Some(Word::Address(addr.get())))
+        };
+        self.function(id)
+            .is_some_and(|f| f.tables.iter().any(&mut leads))
     }
 
     /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code

@@ -654,6 +654,7 @@ fn prove<'a, A: Arch>(
         described: false,
         bare: claim.basis.is_some(),
         loaded: writes::places(input),
+        words: writes::words::<A>(input, claim),
         slots: FxHashSet::default(),
         without_return: no_return::of_bare::<A>(input, claim),
         relocated_constants: image::relocated_constants(input),
@@ -807,7 +808,7 @@ fn compare_image<A: Arch>(
         found.bases.clear();
         found.dispatches.clear();
         bare::check_functions::<A>(cx, &mut found);
-        bare::check_tables(cx, &mut found);
+        bare::check_tables::<A>(cx, &mut found);
         bare::describing(cx, extents, &mut found);
         let inside = again.as_mut().and_then(Again::inside);
         let inside = inside.unwrap_or_else(|| inside::search::<A>(cx));
@@ -961,7 +962,7 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && !bare::is_further_entry::<A>(cx, id, old)
-            && (!cx.has_fall_back(id) && !cx.is_base(id, old)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old) && !cx.is_label(id, old)
                 || visible.describes_insides && cx.bare)
         {
             // At a fixed address, without relocations, it need not be a pointer.

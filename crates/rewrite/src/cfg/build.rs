@@ -58,7 +58,7 @@ pub fn build<I: Isa>(
     let code = FunctionCode::read::<I>(program, function, insns, pieces)?;
     let tables = relative_tables(&code);
     collect_leaders(&code, &tables, leaders);
-    let own_tables = own_tables::find::<I>(&code);
+    let (own_tables, own_bases) = own_tables::find::<I>(&code);
     let inside = own_tables.iter().flat_map(|t| &t.entries);
     leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
     sort(leaders);
@@ -80,6 +80,7 @@ pub fn build<I: Isa>(
     connect(&mut cfg, &jumps, &targets, index)?;
     mark(&mut cfg, &code, &tables, &jumps, index);
     cfg.own_tables = own_tables;
+    cfg.own_bases = own_bases;
     let entries = cfg.own_tables.iter_mut().flat_map(|t| &mut t.entries);
     let entries = entries.filter(|e| e.inside);
     entries.for_each(|e| e.block = index.get(&e.target).copied());
@@ -164,6 +165,15 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         pieces.find_map(|piece| {
             let at = piece.binary_search_by_key(&addr, |i| i.addr).ok()?;
             Some(&piece[at])
+        })
+    }
+
+    /// The number of the instruction that begins at an address.
+    pub fn index_of(&self, addr: u64) -> Option<usize> {
+        self.pieces.iter().find_map(|&(from, to)| {
+            let piece = &self.insns[from..to];
+            let at = piece.binary_search_by_key(&addr, |i| i.addr).ok()?;
+            Some(from + at)
         })
     }
 
@@ -298,7 +308,7 @@ fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]
     }
     let explained = |label: &u64| {
         let holds = |t: &OwnTable| {
-            t.base == *label || t.width == 8 && t.entries.iter().any(|e| e.target == *label)
+            t.base == *label || t.is_of_labels() && t.entries.iter().any(|e| e.target == *label)
         };
         own_tables.iter().any(holds)
     };
@@ -313,9 +323,9 @@ fn numbers_are_explained(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[O
         return true;
     }
     let explained = |number: &NumberInside| {
-        let in_table = |t: &OwnTable| match t.width {
-            8 => number.word.is_some_and(|at| t.holds(at)),
-            _ => t.base == number.target,
+        let in_table = |t: &OwnTable| match t.is_of_labels() {
+            true => number.word.is_some_and(|at| t.holds(at)),
+            false => t.base == number.target,
         };
         // There is the jump to the new code, which leads on whatever comes there.
         let is_behind_pad = || {

@@ -14,10 +14,12 @@ mod build;
 mod exclusive;
 mod graph;
 mod indirect;
+mod own_bases;
 mod own_tables;
 mod targets;
 mod values;
 
 pub use build::{Scratch, build};
 pub use graph::*;
+pub use own_bases::OwnBase;
 pub use own_tables::OwnTable;

@@ -17,6 +17,9 @@ use crate::discover::Program;
 use crate::passes::{Change, Changes};
 use crate::pin::Pin;
 
+/// Bytes of an addition that forms the address of a table of labels.
+const LABEL_BASE: u64 = 4;
+
 /// Order of the blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -271,11 +274,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let own = self.cfg.own_tables.iter().zip(0u32..);
         let own = own.filter(|(t, _)| t.load >= block.start && t.load < block.end);
         stops.extend(own.map(|(t, n)| (t.load, Stop::Table(n, t))));
+        let bases = self.cfg.own_bases.iter().zip(0u32..);
+        let bases = bases.filter(|(b, _)| b.at >= block.start && b.at < block.end);
+        stops.extend(bases.map(|(b, n)| (b.at, Stop::Base(n))));
         // A check for a new process goes first, a counter before a recorder at the same place.
         stops.sort_by_key(|s| match s.1 {
             Stop::Fork => (s.0, 0),
             Stop::Counter(_) => (s.0, 1),
-            Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) => (s.0, 2),
+            Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) | Stop::Base(_) => (s.0, 2),
         });
         let mode = self.mode();
         for (at, stop) in stops {
@@ -313,6 +319,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     self.table_load(number, table)?;
                     from = at + u64::from(table.len);
                 }
+                Stop::Base(number) => {
+                    let bytes = self.program.elf.bytes_at(at, LABEL_BASE);
+                    let bytes = bytes.ok_or(Pin::NotInstructions)?;
+                    if !I::put_table_base(&mut self.temp, bytes, Target::OwnBase(number)) {
+                        return Err(Pin::OutOfReach);
+                    }
+                    from = at + LABEL_BASE;
+                }
             }
             // After the last call of a piece no state is described.
             let at = if at < block.end {
@@ -326,11 +340,15 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 len,
                 input: at,
                 copied: false,
-                instead: matches!(stop, Stop::Site { .. } | Stop::Change(_) | Stop::Table(..)),
+                instead: matches!(
+                    stop,
+                    Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) | Stop::Base(_)
+                ),
                 of: match stop {
                     Stop::Site { len, .. } => Some((at, len)),
                     Stop::Change(change) => Some((at, change.len)),
                     Stop::Table(_, table) => Some((at, table.len)),
+                    Stop::Base(_) => Some((at, LABEL_BASE as u8)),
                     Stop::Counter(_) | Stop::Fork => None,
                 },
                 piece: block.piece,
@@ -379,6 +397,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let bytes = bytes.ok_or(Pin::NotInstructions)?;
         if table.relative {
             let fits = I::put_table_jump(&mut self.temp, bytes, Target::OwnTable(number));
+            return fits.then_some(()).ok_or(Pin::OutOfReach);
+        }
+        if let Some(how) = table.labels {
+            let (wide, own) = (table.width == 8, Target::OwnTable(number));
+            let fits = I::put_label_load(&mut self.temp, bytes, how, wide, own);
             return fits.then_some(()).ok_or(Pin::OutOfReach);
         }
         let last = (table.entries.len() as u32).saturating_sub(1);
@@ -966,4 +989,6 @@ enum Stop<'a> {
     Change(&'a Change),
     /// The load of an entry of the function's n-th table of its own.
     Table(u32, &'a OwnTable),
+    /// The n-th addition that forms the address of such a table.
+    Base(u32),
 }

@@ -91,6 +91,11 @@ impl OwnTable {
         if self.wide { 8 } else { 4 }
     }
 
+    /// What it is in the input, and how many of its entries there are. Tables of labels that have the same may be one.
+    pub(crate) fn key(&self) -> (InputAddr, u64, u64, bool, bool) {
+        (self.old, self.base, self.entries, self.wide, self.guarded)
+    }
+
     /// Where it is in the output.
     pub(crate) fn range(&self) -> Range {
         let start = self.new.get();
