@@ -901,6 +901,18 @@ pub trait Encode: Decode {
         false
     }
 
+    /// Appends what goes on in old code where an index is of no label that new code has: a [`TableLoad`] (`load`) and the
+    /// jump to what it loads (`jump`), as they were. `table`: the register with the base holds another table's
+    /// address, and gets that of this one first. Returns false if there is no such form.
+    fn put_label_way_out<T: Copy>(
+        _out: &mut Code<T>,
+        _load: &[u8],
+        _jump: &[u8],
+        _table: Option<T>,
+    ) -> bool {
+        false
+    }
+
     /// Appends what an addition that forms a table's address does (`original`), for one of new code's own, which begins
     /// a page ([`LABEL_TABLE`]). Returns false if there is no such form.
     fn put_table_base<T>(_out: &mut Code<T>, _original: &[u8], _table: T) -> bool {

@@ -114,15 +114,6 @@ impl<Addr: Address> Index<Addr> {
     }
 }
 
-/// What a word of data holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
-    /// An address of the file, to which the loader adds the load bias, if there is one.
-    Address(u64),
-    /// A number, wherever the file is loaded.
-    Number(u64),
-}
-
 /// What an instrumented output has beside its code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -181,6 +172,8 @@ pub(crate) struct Context<'a> {
     pub bare: bool,
     /// Where the dynamic loader writes, ascending ([`crate::proof::writes`]).
     pub loaded: Vec<u64>,
+    /// Tables without a base are of labels that no load with another displacement reads: on AArch64.
+    pub has_label_tables: bool,
     /// By place: addresses that the dynamic loader makes there, of files with tables of labels of new code's own that are
     /// not at a fixed address.
     pub words: FxHashMap<u64, u64>,
@@ -223,9 +216,9 @@ impl<'a> Context<'a> {
             .is_some_and(|f| f.tables.iter().any(counts))
     }
 
-    /// What a word of a file that is not at a fixed address holds while the program runs, if nothing writes to it once
-    /// the loader is done.
-    pub(crate) fn word(&self, place: u64) -> Option<Word> {
+    /// The address that the loader makes of a word, in a file that is not at a fixed address, if nothing writes to it
+    /// afterwards.
+    pub(crate) fn word(&self, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
         let lasts = |s: &&Segment| {
             let constant = s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable();
@@ -237,23 +230,16 @@ impl<'a> Context<'a> {
             .partition_point(|p| p.saturating_add(8) <= place);
         let mut all = self.loaded.get(first..)?.iter().take_while(|p| **p < end);
         match (all.next(), all.next()) {
-            (None, _) => self.input.u64_at(place).map(Word::Number),
-            (Some(at), None) if *at == place => self.words.get(at).copied().map(Word::Address),
+            (Some(at), None) if *at == place => self.words.get(at).copied(),
             _ => None,
         }
     }
 
-    /// Whether an entry of a table of labels that a moved function has a copy of leads there.
-    pub(crate) fn is_label(&self, id: FuncId, addr: InputAddr) -> bool {
-        let mut seen = Vec::new();
-        let mut leads = |t: &OwnTable| {
-            let labels = !t.wide && t.base == 0 && !seen.contains(&t.key());
-            seen.push(t.key());
-            let mut places = (0..t.entries).map(|i| t.old.get().wrapping_add(8 * i));
-            labels && places.any(|at| self.word(at) == Some(Word::Address(addr.get())))
-        };
-        self.function(id)
-            .is_some_and(|f| f.tables.iter().any(&mut leads))
+    /// Whether a moved function has tables of labels of its own, of which the old ones stay: addresses inside of it are
+    /// labels, as where a jump continues in old code. That they are is shown where it is walked.
+    pub(crate) fn has_labels(&self, id: FuncId) -> bool {
+        let f = self.function(id).filter(|_| self.has_label_tables);
+        f.is_some_and(|f| f.tables.iter().any(OwnTable::is_of_labels))
     }
 
     /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code

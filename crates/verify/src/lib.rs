@@ -654,6 +654,7 @@ fn prove<'a, A: Arch>(
         described: false,
         bare: claim.basis.is_some(),
         loaded: writes::places(input),
+        has_label_tables: A::STEP > 1,
         words: writes::words::<A>(input, claim),
         slots: FxHashSet::default(),
         without_return: no_return::of_bare::<A>(input, claim),
@@ -772,6 +773,14 @@ fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
         let unclaimed =
             came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
         found.functions.extend(unclaimed);
+        // What is concluded from tables of labels rests on jumps through them.
+        let ids = (0..).zip(cx.functions).zip(walked);
+        let unused = ids.filter(|((id, _), w)| w.tables.is_empty() && cx.has_labels(*id));
+        found.functions.extend(unused.map(|((id, f), _)| {
+            let text = "the claim names a table of labels, and no jump goes through it";
+            let failure = Failure::new(Check::Claim, text);
+            (id, failure.at(f.old_entry, f.new_entry()))
+        }));
     }
 }
 
@@ -962,7 +971,7 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && !bare::is_further_entry::<A>(cx, id, old)
-            && (!cx.has_fall_back(id) && !cx.is_base(id, old) && !cx.is_label(id, old)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old) && !cx.has_labels(id)
                 || visible.describes_insides && cx.bare)
         {
             // At a fixed address, without relocations, it need not be a pointer.

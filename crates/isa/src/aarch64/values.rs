@@ -32,6 +32,9 @@
 //! |---|---|---|
 //! | the old table | `adrp D,N`, `ldr D,[D,I,lsl #3]` | `adrp D,N`, `ldrsw D,[D,I,lsl #2]`, `add D,T,D` |
 //! | N: what formed the old table's address, an addition, is `adrp T,N` | `ldr D,[T,I,lsl #3]` | `ldrsw D,[T,I,lsl #2]`, `add D,T,D` |
+//!
+//! Where an index is of no label, an entry of N leads to `ldr D,[T,I,lsl #3]`, `br D`, which go on in old code; in the second
+//! case the old table's address is formed in T first.
 
 use super::branch::{put, put_fixup};
 use super::decode::adr_immediate;
@@ -307,6 +310,33 @@ pub fn put_label_load<T>(
         put(out, load & 0x001f_ffff | 0xb8a0_0000);
         put(out, encode::add(to, base, to));
     }
+    true
+}
+
+/// See [`crate::Encode::put_label_way_out`].
+pub fn put_label_way_out<T: Copy>(
+    out: &mut Code<T>,
+    load: &[u8],
+    jump: &[u8],
+    table: Option<T>,
+) -> bool {
+    let (Some(load), Some(jump)) = (word_of(load), word_of(jump)) else {
+        return false;
+    };
+    let Some((to, base, index, _)) = label_load(load) else {
+        return false;
+    };
+    // The index and the base are still there.
+    if to == index || to == base || jump != encode::br(to) {
+        return false;
+    }
+    if let Some(table) = table {
+        put_fixup(out, encode::adrp(base), FixupKind::Page, table);
+        let low = FixupKind::Low12 { scale: 0 };
+        put_fixup(out, encode::add_imm(base, base, 0), low, table);
+    }
+    put(out, load);
+    put(out, jump);
     true
 }
 

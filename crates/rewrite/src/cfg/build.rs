@@ -299,6 +299,12 @@ fn labels_are_explained(code: &FunctionCode<'_, '_>, jumps: &IndirectJumps) -> R
     }
 }
 
+/// Whether the function jumps to labels whose addresses are in tables that stay: an address inside of it is one, as where a
+/// jump continues in old code.
+fn has_labels(own_tables: &[OwnTable]) -> bool {
+    own_tables.iter().any(|t| t.labels.is_some())
+}
+
 /// Whether something may know an address inside of the function by which it describes the code there: not a label of
 /// a jump that goes on in old code, nor what a table of the function's holds or counts from.
 fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
@@ -312,14 +318,15 @@ fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]
         };
         own_tables.iter().any(holds)
     };
-    cfg.falls_back.is_empty() && !labels.iter().all(explained)
+    cfg.falls_back.is_empty() && !has_labels(own_tables) && !labels.iter().all(explained)
 }
 
 /// The same of numbers in a program at a fixed address: whether none of them may be an address by which something
 /// describes the function's code.
 fn numbers_are_explained(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
     let program = code.program;
-    if !cfg.falls_back.is_empty() && !program.visible.describes_insides {
+    let knows_labels = !cfg.falls_back.is_empty() || has_labels(own_tables);
+    if knows_labels && !program.visible.describes_insides {
         return true;
     }
     let explained = |number: &NumberInside| {

@@ -15,7 +15,7 @@
 //! address in a register from which a label is loaded are assumed to form the other one's. Where anything else may
 //! read that, the register's additions stay what they were, and so on until nothing is spoilt. Registers of a
 //! function whose exceptions it handles itself are not changed, nor any that could be seen by a callee, a caller,
-//! or old code.
+//! or old code: where an entry leads to old code, the old table's address is formed first.
 
 use postlink_isa::{Isa, LabelLoad};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -42,12 +42,15 @@ pub(super) fn find<I: Isa>(
     while !left.is_empty() {
         let mut search = Search::new::<I>(code, loads.to_vec());
         search.based = left.values().copied().collect();
+        search.readers = left.keys().copied().collect();
         let leaving = tables
             .iter()
             .filter(|t| t.entries.iter().any(|e| !e.inside));
-        let jumps: FxHashSet<u64> = leaving.map(|t| t.jump).collect();
-        let numbers = (0..code.insns.len()).filter(|k| jumps.contains(&code.insns[*k].addr));
-        search.leaving = numbers.collect();
+        let jumps = leaving.filter_map(|t| {
+            let base = left.get(&code.index_of(t.load)?);
+            Some((code.index_of(t.jump)?, base.map_or(0, |base| 1 << base.0)))
+        });
+        search.leaving = jumps.collect();
         let bases = search.bases::<I>(tables);
         let spoilt = |base: &(u8, u64)| bases.spoilt >> base.0 & 1 != 0;
         let gone: FxHashSet<(u8, u64)> = left
@@ -97,10 +100,8 @@ fn candidates(
     let mut entries: FxHashMap<u64, &OwnTable> = FxHashMap::default();
     let mut differ: FxHashSet<u64> = FxHashSet::default();
     for table in tables.iter().filter(|t| t.labels.is_some()) {
-        // Old code would find the other table's address.
-        let whole = table.entries.iter().all(|e| e.inside);
         let first = *entries.entry(table.table).or_insert(table);
-        if !whole || !first.is_same(table) {
+        if !first.is_same(table) {
             differ.insert(table.table);
         }
         let load = loads.iter().find(|l| code.insns[l.0].addr == table.load);

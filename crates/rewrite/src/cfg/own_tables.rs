@@ -17,9 +17,10 @@
 //!
 //! Labels (addresses in a table) are loaded by one instruction there, and it may be far from the jump. It becomes two or
 //! three that read a table in new memory, of addresses, or of words that count from the old table where the program is
-//! not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one, and what is loaded is
-//! what it was wherever that leads out of the function. Cheaper is it to form another table's address in the first
-//! place ([`super::own_bases`]).
+//! not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper is it to form
+//! another table's address in the first place ([`super::own_bases`]). A mask may be wider than the table is long: entries
+//! that are no labels lead to code that loads from the old table and jumps ([`WayOut`]), so an entry too many does no
+//! harm there either.
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
@@ -37,7 +38,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::build::FunctionCode;
 use super::own_bases::{self, OwnBase};
 use super::values::{State, What};
-use crate::discover::Word;
 
 /// More entries than this no table has.
 const ENTRIES: u64 = 4096;
@@ -49,9 +49,6 @@ const OFTEN: u32 = 24;
 const REACH: u64 = 1 << 30;
 /// A jump through a table that is encoded again has no more instructions than this.
 const LONGEST: usize = 6;
-/// A number below this is no address: nothing is in the first page.
-const FIRST_PAGE: u64 = 4096;
-
 /// A jump table of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnTable {
@@ -77,10 +74,23 @@ pub struct OwnTable {
     pub relative: bool,
     /// It is of labels that no load with another displacement reads; how it is read.
     pub labels: Option<LabelLoad>,
+    /// What its entries lead to where an index is of no label, if there are such.
+    pub way_out: Option<WayOut>,
     /// Nothing bounds the index: it is compared with the last entry.
     pub guarded: bool,
     /// Its entries.
     pub entries: Vec<OwnEntry>,
+}
+
+/// Code of its own that loads a label from the old table, and jumps to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WayOut {
+    /// The register that it is loaded into.
+    pub to: u8,
+    /// The register with the table's address.
+    pub base: u8,
+    /// The register with the index, and how many of its low bits count.
+    pub index: (u8, u8),
 }
 
 /// An entry of such a table.
@@ -128,7 +138,7 @@ impl OwnTable {
 
     /// Whether it may be in the place of another one of the function's.
     pub fn is_same(&self, other: &OwnTable) -> bool {
-        let key = |t: &OwnTable| (t.table, t.labels, t.width);
+        let key = |t: &OwnTable| (t.table, t.labels, t.width, t.way_out);
         self.labels.is_some() && key(self) == key(other) && self.entries == other.entries
     }
 
@@ -323,8 +333,10 @@ pub(super) struct Search<'a, 'd> {
     edges: FxHashMap<usize, Vec<usize>>,
     /// Registers in which the addresses of other tables are formed, with those of the old ones.
     pub based: FxHashSet<(u8, u64)>,
-    /// By number: jumps through tables that may lead to old code.
-    pub leaving: FxHashSet<usize>,
+    /// By number: loads that may read them.
+    pub readers: FxHashSet<usize>,
+    /// By number: jumps through tables that may lead to old code, with the registers that hold there what they did.
+    pub leaving: FxHashMap<usize, u32>,
 }
 
 /// What data flow says of a load.
@@ -394,7 +406,8 @@ impl<'a, 'd> Search<'a, 'd> {
                 .collect(),
             edges: FxHashMap::default(),
             based: FxHashSet::default(),
-            leaving: FxHashSet::default(),
+            readers: FxHashSet::default(),
+            leaving: FxHashMap::default(),
             index,
             is_leader,
             code,
@@ -565,26 +578,21 @@ impl<'a, 'd> Search<'a, 'd> {
     ) -> Option<OwnTable> {
         use postlink_elf::raw::SHF_WRITE;
         let (at, form) = self.loads[load as usize];
+        if let Form::Load(shape) = form
+            && shape.width == 8
+            && I::HAS_LABEL_LOADS
+        {
+            return self.labels::<I>((jump, at), shape, table, most);
+        }
         let elf = self.code.program.elf;
         let (_, section) = elf.section_at(table)?;
         let width = form.width();
-        let relocated = width == 8 && !self.code.program.refs.fixed;
-        let written = section.flags & SHF_WRITE != 0 && !relocated;
-        if written || !section.is_alloc() || section.is_code() {
+        if section.flags & SHF_WRITE != 0 || !section.is_alloc() || section.is_code() {
             return None;
         }
         let room = ENTRIES.min((section.end() - table) / width);
         let entry = |i: u64| {
             let place = table + i * width;
-            if relocated {
-                let target = self.label(table, place)?;
-                return Some(OwnEntry {
-                    stored: target,
-                    target,
-                    inside: true,
-                    block: None,
-                });
-            }
             let bytes = elf.bytes_at(place, width)?.iter().rev();
             let stored = bytes.fold(0u64, |n, byte| n << 8 | u64::from(*byte));
             let target = form.target(base, stored);
@@ -641,16 +649,11 @@ impl<'a, 'd> Search<'a, 'd> {
             width: 4,
             relative: false,
             labels: None,
+            way_out: None,
             guarded,
             entries,
         };
         match form {
-            Form::Load(shape) if shape.width == 8 && I::HAS_LABEL_LOADS => Some(OwnTable {
-                base: 0,
-                width: if relocated { 4 } else { 8 },
-                labels: Some(LabelLoad::Formed),
-                ..plain
-            }),
             Form::Load(shape) => Some(OwnTable {
                 index: shape.index,
                 disp: shape.disp,
@@ -669,19 +672,93 @@ impl<'a, 'd> Search<'a, 'd> {
         }
     }
 
-    /// Where a label leads that the loader makes, which is at `place` of a table. A number so small that nothing is there
-    /// leads to the table, where nothing can be executed either.
-    fn label(&self, table: u64, place: u64) -> Option<u64> {
-        use postlink_elf::raw::PF_X;
-        let elf = self.code.program.elf;
-        let holds = |s: &&postlink_elf::elf::Segment| table.wrapping_sub(s.addr) < s.mem_size;
-        match self.code.program.refs.lasting_word(elf, place)? {
-            Word::Address(to) => Some(to),
-            Word::Number(n) => {
-                let runs = elf.loads().find(holds).is_none_or(|s| s.flags & PF_X != 0);
-                (n < FIRST_PAGE && !runs).then_some(table)
-            }
+    /// A table of labels that a load reads which has no displacement: instruction `load`, for that at `jump`.
+    fn labels<I: Isa>(
+        &self,
+        (jump, load): (usize, usize),
+        shape: TableLoad,
+        table: u64,
+        most: u64,
+    ) -> Option<OwnTable> {
+        let fixed = self.code.program.refs.fixed;
+        if most >= ENTRIES {
+            return None;
         }
+        let changed = RegSet(shape.to.map_or(0, |to| 1 << to));
+        let entry = |i: u64| {
+            let to = self.label(table.wrapping_add(8 * i));
+            let leads = |to: &u64| {
+                let at = self.index.get(to);
+                at.is_some_and(|at| !self.may_read::<I>(*at, changed))
+            };
+            OwnEntry {
+                stored: to.unwrap_or(0),
+                target: to.unwrap_or(0),
+                inside: to.as_ref().is_some_and(leads),
+                block: None,
+            }
+        };
+        let entries: Vec<OwnEntry> = (0..=most).map(entry).collect();
+        if !entries.iter().any(|e| e.inside) {
+            return None;
+        }
+        let leaves = entries.iter().any(|e| !e.inside);
+        let way_out = self.way_out::<I>((jump, load), shape);
+        if leaves && way_out.is_none() {
+            return None;
+        }
+        let insn = &self.code.insns[load];
+        Some(OwnTable {
+            load: insn.addr,
+            len: insn.len,
+            jump: self.code.insns[jump].addr,
+            index: shape.index,
+            disp: 0,
+            lead: 0,
+            table,
+            base: 0,
+            width: if fixed { 8 } else { 4 },
+            relative: false,
+            labels: Some(LabelLoad::Formed),
+            way_out: way_out.filter(|_| leaves),
+            guarded: false,
+            entries,
+        })
+    }
+
+    /// Where a label at `place` leads, if that is memory which nobody writes.
+    fn label(&self, place: u64) -> Option<u64> {
+        use postlink_elf::raw::SHF_WRITE;
+        let program = self.code.program;
+        if !program.refs.fixed {
+            return program.refs.lasting_address(place);
+        }
+        let (_, section) = program.elf.section_at(place)?;
+        let constant = section.is_alloc() && !section.is_code() && section.flags & SHF_WRITE == 0;
+        let bytes = program.elf.bytes_at(place, 8).filter(|_| constant)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its registers
+    /// must hold there what they did.
+    fn way_out<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<WayOut> {
+        let insns = self.code.insns;
+        let (to, base) = (shape.to?, shape.base?);
+        let used = 1u32 << to | 1 << base | 1 << shape.index;
+        let between = load + 1..jump;
+        let straight = load < jump
+            && (load..jump).all(|k| insns[k + 1].addr == insns[k].end() && !self.is_leader[k + 1])
+            && between.clone().all(|k| insns[k].flow == Flow::Next)
+            && between.clone().all(|k| self.values[k].writes & used == 0);
+        let bytes = |k: usize| self.code.bytes(&insns[k]);
+        let mut unused: Code<()> = Code::default();
+        let fits =
+            straight && I::put_label_way_out(&mut unused, bytes(load), bytes(jump), Some(()));
+        fits.then_some(WayOut {
+            to,
+            base,
+            index: (shape.index, shape.bits),
+        })
     }
 
     /// Data flow with these edges beside those of direct jumps.
@@ -912,12 +989,9 @@ impl<'a, 'd> Search<'a, 'd> {
     /// jump out of the function finds them in a register that it may look at.
     fn note_bases<I: Isa>(&self, k: usize, state: &State, bases: &mut Bases) {
         let insn = &self.code.insns[k];
-        let load = self
-            .load_at
-            .get(&k)
-            .map(|load| self.loads[*load as usize].1);
-        let base = match load {
-            Some(Form::Load(shape)) if shape.width == 8 => shape.base,
+        let load = self.load_at.get(&k).filter(|_| self.readers.contains(&k));
+        let base = match load.map(|load| self.loads[*load as usize].1) {
+            Some(Form::Load(shape)) => shape.base,
             _ => None,
         };
         let mut allowed = 0;
@@ -958,7 +1032,9 @@ impl<'a, 'd> Search<'a, 'd> {
             Flow::Call { .. } | Flow::IndirectCall => {
                 lost | I::operand_registers(bytes, insn).0 as u32
             }
-            Flow::IndirectJump if self.edges.contains_key(&k) && !self.leaving.contains(&k) => 0,
+            Flow::IndirectJump if self.edges.contains_key(&k) => {
+                self.leaving.get(&k).map_or(0, |kept| !kept)
+            }
             _ => u32::MAX,
         };
         bases.spoilt |= state.based & looked_at;

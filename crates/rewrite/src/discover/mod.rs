@@ -43,5 +43,5 @@ pub use file::{check_input, check_program, identity, is_program};
 pub use nonlocal_exits::NonlocalExits;
 pub use pieces::is_special;
 pub use program::{Function, Piece, Program, table_entries};
-pub use refs::{Basis, Pointer, Refs, Stored, Word};
+pub use refs::{Basis, Pointer, Refs, Stored};
 pub use visible::{Stays, Visible, runs_on};

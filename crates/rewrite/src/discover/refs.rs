@@ -50,15 +50,6 @@ pub enum Basis {
     None,
 }
 
-/// What a word of data holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// An address of the file, to which the loader adds the load bias.
-    Address(u64),
-    /// A number, wherever the file is loaded.
-    Number(u64),
-}
-
 /// All references; see the module.
 #[derive(Debug, Default)]
 pub struct Refs {
@@ -109,7 +100,7 @@ pub struct Refs {
     /// to eight bytes there.
     pub loaded: Vec<u64>,
     /// Places of all dynamic relocations, ascending, with the address that the loader makes there, if it makes one of
-    /// the file's; for [`Refs::lasting_word`] alone.
+    /// the file's; for [`Refs::lasting_address`] alone.
     words: Vec<(u64, Option<u64>)>,
     /// Segments that can be executed and written.
     pub writable: Vec<(u64, u64)>,
@@ -322,10 +313,9 @@ impl Refs {
         self.loaded.get(first).copied().filter(|p| *p < to)
     }
 
-    /// What a word holds while the program runs, where nothing writes to it once the loader is done, and the file is
-    /// not at a fixed address: the address that the loader makes, or the number in the file. `None`: it may hold
-    /// something else. Told on AArch64 alone, where the linker kept no relocations.
-    pub fn lasting_word(&self, elf: &Elf<'_>, place: u64) -> Option<Word> {
+    /// The address that the loader makes of a word, where nothing writes to it afterwards, and the file is not at a
+    /// fixed address. Told on AArch64 alone, where the linker kept no relocations.
+    pub fn lasting_address(&self, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
         let lasts = |s: &(u64, u64)| s.0 <= place && end <= s.1;
         if !self.constant.iter().any(lasts) {
@@ -336,11 +326,7 @@ impl Refs {
             .partition_point(|w| w.0.saturating_add(8) <= place);
         let mut all = self.words[first..].iter().take_while(|w| w.0 < end);
         match (all.next(), all.next()) {
-            (None, _) => {
-                let bytes = elf.bytes_at(place, 8)?.try_into().ok()?;
-                Some(Word::Number(u64::from_le_bytes(bytes)))
-            }
-            (Some(&(at, Some(target))), None) if at == place => Some(Word::Address(target)),
+            (Some(&(at, target)), None) if at == place => target,
             _ => None,
         }
     }

@@ -12,6 +12,7 @@ use postlink_isa::LABEL_TABLE;
 
 use super::place::Placement;
 use super::ready::{Ready, moving};
+use crate::cfg::OwnTable;
 use crate::error::Error;
 
 /// Name of the section.
@@ -95,6 +96,19 @@ impl OwnTables {
 }
 
 impl Placement {
+    /// Where a table of the i-th function leads with an index that is of no label.
+    fn label_way_out(&self, r: &Ready, i: usize, table: &OwnTable) -> Option<OutputAddr> {
+        let ways = r.code.ways_out.iter();
+        let same = |n: u32| {
+            r.own_tables
+                .get(n as usize)
+                .is_some_and(|t| t.is_same(table))
+        };
+        let (_, fragment, offset) = ways.copied().find(|w| same(w.0))?;
+        let start = self.fragments[i].get(usize::from(fragment))?;
+        Some(*start + u64::from(offset))
+    }
+
     /// Fills in all tables.
     pub(super) fn fill_own_tables(
         &self,
@@ -114,7 +128,10 @@ impl Placement {
                 for entry in &table.entries {
                     let value = match entry.block {
                         None if table.relative => return Err(too_far()),
-                        None if table.labels.is_some() => entry.target.wrapping_sub(base),
+                        None if table.labels.is_some() => {
+                            let out = self.label_way_out(r, i, table).ok_or_else(too_far)?;
+                            out.get().wrapping_sub(base)
+                        }
                         None => entry.stored,
                         Some(b) => self.block(ready, i, b).get().wrapping_sub(base),
                     };

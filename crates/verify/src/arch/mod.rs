@@ -549,6 +549,11 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
+    /// The straight code at the start of `bytes` as what forms an address in two steps: the register, the address.
+    fn forms_address(_bytes: &[u8], _addr: u64) -> Option<(u8, u64)> {
+        None
+    }
+
     /// The guard of an index at the start of `bytes`.
     fn index_guard(_bytes: &[u8], _addr: u64) -> Option<IndexGuard> {
         None

@@ -320,8 +320,14 @@ kinds! {
     LabelEntryOff,
     /// An entry of it leads to another function.
     LabelEntryToOtherFunction,
-    /// An entry that is no address in the input leads to new code.
-    LabelNumberElsewhere,
+    /// An entry that leads out leads to the function's entry.
+    LabelOutElsewhere,
+    /// What leads out takes another index.
+    LabelOutIndex,
+    /// It forms another address.
+    LabelOutBase,
+    /// It jumps to another register.
+    LabelOutJump,
     /// Claims, and what forms its address, say that it begins a page later.
     LabelTableMoved,
     /// They say that it is where the program writes.
@@ -534,7 +540,10 @@ impl Kind {
         Kind::LabelEntrySwapped,
         Kind::LabelEntryOff,
         Kind::LabelEntryToOtherFunction,
-        Kind::LabelNumberElsewhere,
+        Kind::LabelOutElsewhere,
+        Kind::LabelOutIndex,
+        Kind::LabelOutBase,
+        Kind::LabelOutJump,
         Kind::LabelTableMoved,
         Kind::LabelTableWritable,
         Kind::LabelTableShort,

@@ -7,18 +7,16 @@
 //! | what | is shown |
 //! |---|---|
 //! | the load | takes the same bits of the same register as an index, and leaves a label in the same register; no other is written |
-//! | the old table | is in memory that nobody writes once the loader is done, and T holds its address |
-//! | each entry | leads where the old one does, or to the pair of it, which becomes a root of the lock step |
-//! | a word that is no address | is below 4096, where nothing can be executed; the new one leads to the old table, where nothing can be either |
+//! | the old table | T holds its address; a label in it is in memory that nobody writes once the loader is done |
+//! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or out |
+//! | the way out | loads from the old table as the load did, and jumps as the jump does; there T and the index hold what they did |
 //! | the index | is below the number of entries, in so many bits as are taken |
 //! | the label | is read by the jump, and by nothing else |
 //! | an addition that forms another table's address | left the old table's address in the same register |
-//! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, nor does a call find it where it may look |
+//! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the way out, which forms the old one's; nor does a call find it where it may look |
 //!
-//! What leads to old code leaves there what the old program would: the old label, and in T the old table's address. Words
-//! count from what is in T, so what leads to old code is what it was. Where T holds another table's address
-//! no entry leads to old code. A function that handles exceptions changes no such register: at landing pads nothing is
-//! known.
+//! So what is in memory where no label is does not matter: it is loaded as ever. A function that handles exceptions
+//! changes no register with a table's address: at landing pads nothing is known.
 
 use super::changes::Next;
 use super::own_tables::Shown;
@@ -26,17 +24,24 @@ use super::pages::Pending;
 use super::values::{Fact, Values};
 use super::{Step, Walk, fail};
 use crate::addr::{InputAddr, OutputAddr};
-use crate::arch::{Arch, FieldKind, LabelLoad, Left, TableLoad};
-use crate::context::Word;
+use crate::arch::{Arch, FieldKind, Flow, LabelLoad, Left, Operand, TableLoad};
 use crate::files::bytes::{u32_in, u64_in};
-use crate::files::claim::{OwnTable, Range};
-use crate::files::elf::PF_X;
+use crate::files::claim::OwnTable;
 use crate::report::{Check, Failure};
 
 /// More entries than this no table has.
 const ENTRIES: u64 = 4096;
-/// A number below this is no address.
-const FIRST_PAGE: u64 = 4096;
+/// Between a load and its jump are not more instructions.
+const BETWEEN: usize = 64;
+
+/// What an entry leads to where the index is of no label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Out {
+    at: OutputAddr,
+    /// Bytes of it.
+    len: u64,
+    load: TableLoad,
+}
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
     /// A claimed load of a label, or what forms the address of a table of them.
@@ -158,7 +163,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Relates the entries of a table of labels.
     fn publish_labels(&mut self, number: usize, table: &OwnTable) -> Step {
         let (p, q) = table.load;
-        let cx = self.cx;
         let based = self.own.bases.contains_key(&q);
         let same = |other: &(OwnTable, bool, usize)| {
             other.1 == based && (other.0.key(), other.0.new) == (table.key(), table.new)
@@ -166,8 +170,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some((_, _, other)) = self.own.published.iter().find(|o| same(o)) {
             let targets = self.own.targets.get(other).cloned().unwrap_or_default();
             self.own.targets.insert(number, targets);
-            if self.own.leading_out.contains(other) {
-                self.own.leading_out.insert(number);
+            if let Some(out) = self.own.ways_out.get(other).copied() {
+                self.own.ways_out.insert(number, out);
             }
             return Ok(());
         }
@@ -176,74 +180,134 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return wrong("a jump table has no entries, or more than 4096");
         }
         let to = self.own_entries(table)?;
-        let old = Range {
-            start: table.old.get(),
-            end: table.old.get().saturating_add(8 * table.entries),
-        };
-        if cx.fixed() && cx.may_be_written(old.start, old.end) {
-            return wrong("a table of labels can be written to");
-        }
         let base = match (table.wide, based) {
             (true, _) => 0,
             (false, true) => table.new.get(),
-            (false, false) => old.start,
+            (false, false) => table.old.get(),
         };
         let mut targets = Vec::new();
         for i in 0..table.entries {
-            let place = old.start.wrapping_add(8 * i);
-            let from = if cx.fixed() {
-                cx.input.u64_at(place).map(Word::Address)
-            } else {
-                cx.word(place)
-            };
+            let from = self.label_at(table.old.get().wrapping_add(8 * i));
             let to = if table.wide {
                 u64_in(to, 8 * i as usize)
             } else {
                 u32_in(to, 4 * i as usize).map(|w| base.wrapping_add_signed((w as i32).into()))
             };
-            let (Some(from), Some(to)) = (from, to) else {
-                return wrong("it is not known what an entry of a table of labels is");
-            };
-            let to = OutputAddr::new(to);
-            let elsewhere = |from: u64| {
-                let text = format!("entry {i} of a table of labels leads elsewhere");
-                let failure = Failure::new(Check::JumpTable, text).at(p, q);
-                fail(failure.values(from, to.get()))
-            };
-            let from = match from {
-                Word::Address(from) => InputAddr::new(from),
-                Word::Number(n) => {
-                    let segment = cx.input.load_at(old.start);
-                    let runs = segment.is_none_or(|s| s.flags & PF_X != 0);
-                    if n >= FIRST_PAGE || runs || to != table.old.kept() {
-                        return elsewhere(n);
-                    }
-                    continue;
+            let to = OutputAddr::new(to.unwrap_or(0));
+            if let Some(out) = self.way_out(table, based, to) {
+                if *self.own.ways_out.entry(number).or_insert(out) != out {
+                    return wrong("entries of a table of labels lead out in different ways");
                 }
-            };
-            if from.kept() == to {
-                let new = cx.input.load_at(from.get()).is_none()
-                    && cx.output.load_at(from.get()).is_some();
-                if based || new {
-                    return elsewhere(from.get());
+                continue;
+            }
+            match from.map(InputAddr::new) {
+                Some(from) if self.f.in_old(from) && self.f.in_new(to) => {
+                    self.lets_jumps_in(from, to)?;
+                    self.relate(from, to)?;
+                    targets.push(to);
                 }
-                if cx.interiors.owner(from).is_some() {
-                    return wrong("an entry of a jump table leads to code that was overwritten");
+                from => {
+                    let text = format!("entry {i} of a table of labels leads elsewhere");
+                    let failure = Failure::new(Check::JumpTable, text).at(p, q);
+                    return fail(failure.values(from.map_or(0, InputAddr::get), to.get()));
                 }
-                self.enter_old(from);
-                self.own.leading_out.insert(number);
-            } else if self.f.in_old(from) && self.f.in_new(to) {
-                self.lets_jumps_in(from, to)?;
-                self.relate(from, to)?;
-                targets.push(to);
-            } else {
-                return elsewhere(from.get());
             }
         }
         targets.sort_unstable();
         targets.dedup();
         self.own.targets.insert(number, targets);
         self.own.published.push((*table, based, number));
+        Ok(())
+    }
+
+    /// The label in a word of the input, if nobody writes there.
+    fn label_at(&self, place: u64) -> Option<u64> {
+        let cx = self.cx;
+        if !cx.fixed() {
+            return cx.word(place);
+        }
+        let constant = !cx.may_be_written(place, place.saturating_add(8));
+        cx.input.u64_at(place).filter(|_| constant)
+    }
+
+    /// The code at `at` as what loads from the old table and jumps.
+    fn way_out(&self, table: &OwnTable, based: bool, at: OutputAddr) -> Option<Out> {
+        let (bytes, _) = self.new_bytes(at)?;
+        let skip = if based { 2 * A::STEP } else { 0 };
+        let load = A::table_load(bytes.get(skip..)?)?;
+        let (to, base) = (load.to?, load.base?);
+        if based && A::forms_address(bytes, at.get()) != Some((base, table.old.get())) {
+            return None;
+        }
+        let jump = bytes.get(skip + A::STEP..)?.get(..A::STEP)?;
+        let len = (skip + 2 * A::STEP) as u64;
+        let insn = A::decode(jump, at.get() + len - A::STEP as u64)?;
+        let jumps = matches!(insn.flow, Flow::IndirectJump { .. })
+            && A::operand(jump, at.get()).is_some_and(|o| o.0 == Operand::Register(to));
+        let kept = load.wide && to != base && to != load.index;
+        (jumps && kept).then_some(Out { at, len, load })
+    }
+
+    /// Shows that at the jump behind a load of a label the way out finds what the load did: notes where that is.
+    fn judge_way_out(
+        &self,
+        (at, next): (OutputAddr, OutputAddr),
+        out: &Out,
+        load: &TableLoad,
+        shown: &mut Shown,
+    ) -> Step {
+        let wrong = |what: &str| {
+            let p = self.old_of(at).unwrap_or(self.f.old_entry);
+            fail(Failure::new(Check::JumpTable, what).at(p, at))
+        };
+        let (Some(to), Some(base)) = (load.to, load.base) else {
+            return Ok(());
+        };
+        if out.load != *load {
+            return wrong("what leads out of a table of labels loads something else");
+        }
+        let used = 1u32 << to | 1 << base | 1 << load.index;
+        let mut here = next;
+        for _ in 0..BETWEEN {
+            if let Some(end) = self.passed_over(here) {
+                here = end;
+                continue;
+            }
+            let (Some((bytes, _)), Some(insn)) = (self.new_bytes(here), self.insn_at(here)) else {
+                break;
+            };
+            let own = bytes.get(..usize::from(insn.len)).unwrap_or(bytes);
+            match insn.flow {
+                Flow::Next | Flow::Nothing if A::leaves(bytes, here.get()).writes & used == 0 => {
+                    here += u64::from(insn.len);
+                }
+                Flow::IndirectJump { .. }
+                    if A::operand(own, here.get())
+                        .is_some_and(|o| o.0 == Operand::Register(to)) =>
+                {
+                    let Some(jump) = self.old_of(here) else { break };
+                    shown.ways_out.push((jump, out.at, out.len));
+                    return Ok(());
+                }
+                _ => break,
+            }
+        }
+        wrong("what leads out of a table of labels finds other registers than its load did")
+    }
+
+    /// Marks a way out, and compares what unwinding says of it: it stands for the jump at `p`.
+    pub(super) fn mark_way_out(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
+        let slot = self.new_bytes(q).map_or(0, |b| b.1);
+        if self.s.map.get(slot) == Some(&0) {
+            self.mark(q, slot, A::STEP, p)?;
+            self.mark_inside(p, q, slot, len)?;
+        }
+        for at in (0..len).step_by(A::STEP) {
+            self.check_rows(&[p], q + at, A::STEP as u64)?;
+            if self.lsdas {
+                self.check_other_site(p, q + at)?;
+            }
+        }
         Ok(())
     }
 
@@ -280,6 +344,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let number = claimed.or_else(|| self.based_on(values, base, wide));
         if let Some(shown) = shown {
             self.judge_label(at, number, &load, values, shown)?;
+            if let Some(out) = number.and_then(|n| self.own.ways_out.get(&n)) {
+                self.judge_way_out((at, at + len), out, &load, shown)?;
+            }
         }
         match number {
             Some(number) if wide => values.put_foreign(to, Fact::Entry(number)),
@@ -372,6 +439,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             values.put_base(to, table.new.get());
         }
         Ok(at + A::STEP as u64)
+    }
+
+    /// A jump through a table of labels may lead out, with all registers as they would be but those that hold something
+    /// else for another reason.
+    pub(super) fn lead_out(
+        &self,
+        at: OutputAddr,
+        out: &Out,
+        values: &Values,
+        shown: Option<&mut Shown>,
+    ) -> Step {
+        let formed = [out.load.to, out.load.base].into_iter().flatten();
+        let own = formed.fold(0, |set, register| set | 1u32 << register);
+        self.bases_stay(at, values, !own, shown.is_some())?;
+        let mut values = values.clone();
+        values.foreign &= !own;
+        self.leave(&values, shown)
     }
 
     /// Control leaves new code, or a call may look at these registers: none of them holds another table's address.

@@ -44,6 +44,7 @@
 //! next call, return or other indirect jump (A6); up to there that is shown.
 
 use super::changes::Next;
+use super::labels::Out;
 use super::no_return;
 use super::pages::Pending;
 use super::values::{Fact, Values};
@@ -77,8 +78,8 @@ pub(super) struct OwnTables {
     pub bases: FxHashMap<OutputAddr, usize>,
     /// Tables of labels whose entries were related, and whether registers hold their addresses.
     pub published: Vec<(OwnTable, bool, usize)>,
-    /// Those of them with entries that lead to old code.
-    pub leading_out: FxHashSet<usize>,
+    /// What entries of theirs lead to that are of no label.
+    pub ways_out: FxHashMap<usize, Out>,
     /// Guards, with their ends.
     guards: FxHashMap<OutputAddr, OutputAddr>,
     /// Inserted code, with its end.
@@ -107,6 +108,8 @@ pub(super) struct Shown {
     jumps: Vec<(OutputAddr, usize)>,
     /// Tables whose loads were judged.
     pub judged: FxHashSet<usize>,
+    /// Ways out of tables of labels, with the old jump and their lengths.
+    pub ways_out: Vec<(InputAddr, OutputAddr, u64)>,
     /// Something foreign is left where it is not looked any further (A6).
     left: bool,
 }
@@ -404,6 +407,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.kept_by_calls = assumed.kept;
         self.out.without_return = assumed.no_return;
         self.out.behind_tables = shown.left;
+        for &(p, q, len) in &shown.ways_out {
+            self.mark_way_out(p, q, len)?;
+        }
         for (q, number) in shown.jumps {
             let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
                 continue;
@@ -504,12 +510,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The end of inserted code, or of a guard.
-    fn passed_over(&self, at: OutputAddr) -> Option<OutputAddr> {
+    pub(super) fn passed_over(&self, at: OutputAddr) -> Option<OutputAddr> {
         let guard = self.own.guards.get(&at);
         guard.or_else(|| self.own.inserted.get(&at)).copied()
     }
 
-    fn insn_at(&self, at: OutputAddr) -> Option<Insn> {
+    pub(super) fn insn_at(&self, at: OutputAddr) -> Option<Insn> {
         A::decode(self.new_bytes(at)?.0, at.get())
     }
 
@@ -688,8 +694,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Flow::IndirectJump { .. } => {
                     match self.through(at, &insn, bytes, &values) {
                         Some(number) => {
-                            if self.own.leading_out.contains(&number) {
-                                self.lead_out(at, &insn, bytes, &values, shown)?;
+                            if let Some(out) = self.own.ways_out.get(&number) {
+                                self.lead_out(at, out, &values, shown)?;
                             }
                             self.plain(at, bytes, &mut values);
                             let targets = self.own.targets.get(&number).into_iter().flatten();
@@ -718,26 +724,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
-    /// A jump through a table of labels may lead to old code, with the label that it would find there.
-    fn lead_out(
-        &self,
-        at: OutputAddr,
-        insn: &Insn,
-        bytes: &[u8],
-        values: &Values,
-        shown: Option<&mut Shown>,
-    ) -> Step {
-        self.bases_stay(at, values, u32::MAX, shown.is_some())?;
-        let mut values = values.clone();
-        let own = bytes.get(..usize::from(insn.len)).unwrap_or(bytes);
-        if let Some((Operand::Register(register), _)) = A::operand(own, at.get()) {
-            values.foreign &= !(1 << register);
-        }
-        self.leave(&values, shown)
-    }
-
     /// Control leaves, or it is not looked any further what a call does.
-    fn leave(&self, values: &Values, shown: Option<&mut Shown>) -> Step {
+    pub(super) fn leave(&self, values: &Values, shown: Option<&mut Shown>) -> Step {
         if let Some(shown) = shown {
             shown.left |= values.foreign != 0 || values.foreign_flags != 0;
         }

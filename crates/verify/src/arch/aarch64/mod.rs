@@ -643,6 +643,10 @@ impl Arch for AArch64 {
         tables::table_load(bytes)
     }
 
+    fn forms_address(bytes: &[u8], addr: u64) -> Option<(u8, u64)> {
+        tables::formed(bytes, addr).map(|(register, formed)| (register as u8, formed))
+    }
+
     fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
         tables::label_load(bytes, addr)
     }

@@ -207,7 +207,7 @@ pub(super) fn most_if(cond: u16, taken: bool, number: u64) -> Option<u64> {
 }
 
 /// `adrp r, page; add r, r, #low`: the register and the address.
-fn formed(bytes: &[u8], addr: u64) -> Option<(u32, u64)> {
+pub(super) fn formed(bytes: &[u8], addr: u64) -> Option<(u32, u64)> {
     let (page, add) = (word(bytes)?, word(bytes.get(4..)?)?);
     let register = page & 31;
     let alike = page & 0x9f00_0000 == 0x9000_0000
