@@ -216,8 +216,8 @@ impl<'a> Context<'a> {
             .is_some_and(|f| f.tables.iter().any(counts))
     }
 
-    /// The address that the loader makes of a word, in a file that is not at a fixed address, if nothing writes to it
-    /// afterwards.
+    /// The address in a word, if nothing writes to it once the loader is done: one that the loader makes, or, in a file at
+    /// a fixed address, what is in the file.
     pub(crate) fn word(&self, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
         let lasts = |s: &&Segment| {
@@ -230,6 +230,7 @@ impl<'a> Context<'a> {
             .partition_point(|p| p.saturating_add(8) <= place);
         let mut all = self.loaded.get(first..)?.iter().take_while(|p| **p < end);
         match (all.next(), all.next()) {
+            (None, _) if self.fixed() => self.input.u64_at(place),
             (Some(at), None) if *at == place => self.words.get(at).copied(),
             _ => None,
         }

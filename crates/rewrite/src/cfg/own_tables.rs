@@ -239,6 +239,13 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
             .filter(|t| !is_loaded::<I>(code, t))
             .map(|t| t.load)
             .collect();
+        // Where a jump goes on in old code, control comes back at labels, where nothing is known.
+        let is_own = |i: &Insn| tables.iter().any(|t| t.jump == i.addr);
+        let labels = tables.iter().any(|t| t.labels.is_some());
+        if lost.is_empty() && labels && code.insns.iter().any(|i| jumps(i) && !is_own(i)) {
+            loads.retain(|l| l.1.width() != 8);
+            return (settled::<I>(code, loads), Vec::new());
+        }
         if lost.is_empty() {
             return (tables, bases);
         }
@@ -680,13 +687,14 @@ impl<'a, 'd> Search<'a, 'd> {
         table: u64,
         most: u64,
     ) -> Option<OwnTable> {
-        let fixed = self.code.program.refs.fixed;
+        let program = self.code.program;
         if most >= ENTRIES {
             return None;
         }
         let changed = RegSet(shape.to.map_or(0, |to| 1 << to));
         let entry = |i: u64| {
-            let to = self.label(table.wrapping_add(8 * i));
+            let place = table.wrapping_add(8 * i);
+            let to = program.refs.lasting_address(program.elf, place);
             let leads = |to: &u64| {
                 let at = self.index.get(to);
                 at.is_some_and(|at| !self.may_read::<I>(*at, changed))
@@ -717,26 +725,13 @@ impl<'a, 'd> Search<'a, 'd> {
             lead: 0,
             table,
             base: 0,
-            width: if fixed { 8 } else { 4 },
+            width: if program.refs.fixed { 8 } else { 4 },
             relative: false,
             labels: Some(LabelLoad::Formed),
             way_out: way_out.filter(|_| leaves),
             guarded: false,
             entries,
         })
-    }
-
-    /// Where a label at `place` leads, if that is memory which nobody writes.
-    fn label(&self, place: u64) -> Option<u64> {
-        use postlink_elf::raw::SHF_WRITE;
-        let program = self.code.program;
-        if !program.refs.fixed {
-            return program.refs.lasting_address(place);
-        }
-        let (_, section) = program.elf.section_at(place)?;
-        let constant = section.is_alloc() && !section.is_code() && section.flags & SHF_WRITE == 0;
-        let bytes = program.elf.bytes_at(place, 8).filter(|_| constant)?;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
 
     /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its registers

@@ -202,7 +202,7 @@ impl Refs {
             let all = elf.sections.iter().filter(|s| is_copied(s));
             all.map(|s| (s.addr, s.end())).collect()
         };
-        let relocates_labels = elf.machine == EM_AARCH64 && !fixed && !refs.kept;
+        let relocates_labels = elf.machine == EM_AARCH64 && !refs.kept;
         for d in elf.dyn_relocs()? {
             if relocates_labels && d.kind != 0 {
                 let relative = d.kind == kinds.relative[0];
@@ -313,9 +313,9 @@ impl Refs {
         self.loaded.get(first).copied().filter(|p| *p < to)
     }
 
-    /// The address that the loader makes of a word, where nothing writes to it afterwards, and the file is not at a
-    /// fixed address. Told on AArch64 alone, where the linker kept no relocations.
-    pub fn lasting_address(&self, place: u64) -> Option<u64> {
+    /// The address in a word, where nothing writes to it once the loader is done: one that the loader makes, or, in a
+    /// file at a fixed address, the linker. Told on AArch64 alone, where the linker kept no relocations.
+    pub fn lasting_address(&self, elf: &Elf<'_>, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
         let lasts = |s: &(u64, u64)| s.0 <= place && end <= s.1;
         if !self.constant.iter().any(lasts) {
@@ -326,7 +326,11 @@ impl Refs {
             .partition_point(|w| w.0.saturating_add(8) <= place);
         let mut all = self.words[first..].iter().take_while(|w| w.0 < end);
         match (all.next(), all.next()) {
-            (Some(&(at, target)), None) if at == place => target,
+            (None, _) if self.fixed => {
+                let bytes = elf.bytes_at(place, 8)?.try_into().ok()?;
+                Some(u64::from_le_bytes(bytes))
+            }
+            (Some(&(at, target)), None) if at == place && !self.fixed => target,
             _ => None,
         }
     }

@@ -187,7 +187,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let mut targets = Vec::new();
         for i in 0..table.entries {
-            let from = self.label_at(table.old.get().wrapping_add(8 * i));
+            let from = self.cx.word(table.old.get().wrapping_add(8 * i));
             let to = if table.wide {
                 u64_in(to, 8 * i as usize)
             } else {
@@ -218,16 +218,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.own.targets.insert(number, targets);
         self.own.published.push((*table, based, number));
         Ok(())
-    }
-
-    /// The label in a word of the input, if nobody writes there.
-    fn label_at(&self, place: u64) -> Option<u64> {
-        let cx = self.cx;
-        if !cx.fixed() {
-            return cx.word(place);
-        }
-        let constant = !cx.may_be_written(place, place.saturating_add(8));
-        cx.input.u64_at(place).filter(|_| constant)
     }
 
     /// The code at `at` as what loads from the old table and jumps.
