@@ -164,7 +164,6 @@ impl Facts {
             loaded,
             // The input alone decides it, once a function asks for it.
             words: _,
-            has_label_tables: _,
             slots,
             without_return: _,
             relocated_constants,

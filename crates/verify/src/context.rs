@@ -172,10 +172,8 @@ pub(crate) struct Context<'a> {
     pub bare: bool,
     /// Where the dynamic loader writes, ascending ([`crate::proof::writes`]).
     pub loaded: Vec<u64>,
-    /// Tables without a base are of labels that no load with another displacement reads: on AArch64.
-    pub has_label_tables: bool,
-    /// By place: addresses that the dynamic loader makes there, of files with tables of labels of new code's own that are
-    /// not at a fixed address.
+    /// By place: addresses that the dynamic loader makes there, of files with tables of labels of new code's own that
+    /// are not at a fixed address.
     pub words: FxHashMap<u64, u64>,
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.
@@ -216,8 +214,8 @@ impl<'a> Context<'a> {
             .is_some_and(|f| f.tables.iter().any(counts))
     }
 
-    /// The address in a word, if nothing writes to it once the loader is done: one that the loader makes, or, in a file at
-    /// a fixed address, what is in the file.
+    /// The address in a word, if nothing writes to it once the loader is done: one that the loader makes, or, in a file
+    /// at a fixed address, what is in the file.
     pub(crate) fn word(&self, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
         let lasts = |s: &&Segment| {
@@ -238,8 +236,9 @@ impl<'a> Context<'a> {
 
     /// Whether a moved function has tables of labels of its own, of which the old ones stay: addresses inside of it are
     /// labels, as where a jump continues in old code. That they are is shown where it is walked.
-    pub(crate) fn has_labels(&self, id: FuncId) -> bool {
-        let f = self.function(id).filter(|_| self.has_label_tables);
+    pub(crate) fn has_labels<A: Arch>(&self, id: FuncId) -> bool {
+        // Elsewhere another displacement is all that loads of labels need.
+        let f = self.function(id).filter(|_| A::STEP > 1);
         f.is_some_and(|f| f.tables.iter().any(OwnTable::is_of_labels))
     }
 

@@ -654,7 +654,6 @@ fn prove<'a, A: Arch>(
         described: false,
         bare: claim.basis.is_some(),
         loaded: writes::places(input),
-        has_label_tables: A::STEP > 1,
         words: writes::words::<A>(input, claim),
         slots: FxHashSet::default(),
         without_return: no_return::of_bare::<A>(input, claim),
@@ -728,7 +727,7 @@ fn prove<'a, A: Arch>(
         counting::judge::<A>(&cx, &walked, &mut found);
     }
     counting::check_hooks::<A>(&cx, &mut found);
-    gather(&cx, &walked, &mut found);
+    gather::<A>(&cx, &walked, &mut found);
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
     overwritten_bodies::<A>(&cx, &kept, &relative, &mut found);
@@ -759,7 +758,7 @@ fn prove<'a, A: Arch>(
 }
 
 /// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
-fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+fn gather<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
     for w in walked {
         found.addresses.extend(&w.addresses);
         found.entrances.extend(&w.entrances);
@@ -775,7 +774,7 @@ fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
         found.functions.extend(unclaimed);
         // What is concluded from tables of labels rests on jumps through them.
         let ids = (0..).zip(cx.functions).zip(walked);
-        let unused = ids.filter(|((id, _), w)| w.tables.is_empty() && cx.has_labels(*id));
+        let unused = ids.filter(|((id, _), w)| w.tables.is_empty() && cx.has_labels::<A>(*id));
         found.functions.extend(unused.map(|((id, f), _)| {
             let text = "the claim names a table of labels, and no jump goes through it";
             let failure = Failure::new(Check::Claim, text);
@@ -971,7 +970,7 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && !bare::is_further_entry::<A>(cx, id, old)
-            && (!cx.has_fall_back(id) && !cx.is_base(id, old) && !cx.has_labels(id)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old) && !cx.has_labels::<A>(id)
                 || visible.describes_insides && cx.bare)
         {
             // At a fixed address, without relocations, it need not be a pointer.

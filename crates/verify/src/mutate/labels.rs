@@ -1,5 +1,5 @@
-//! Faults in tables of labels of new code's own on AArch64, in what loads from them, in what forms their addresses, and in
-//! what is claimed of them.
+//! Faults in tables of labels of new code's own on AArch64, in what loads from them, in what forms their addresses, and
+//! in what is claimed of them.
 
 use super::{Edit, Faults, Kind};
 use crate::addr::OutputAddr;
