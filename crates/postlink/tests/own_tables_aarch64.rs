@@ -350,7 +350,7 @@ fn labels_have_tables_of_their_own_and_faults_in_them_are_found() {
         (format!("{GCC} -O2"), true),
         (format!("{GCC} -O2 -no-pie"), false),
         (format!("{GCC} -O2 -fno-crossjumping -fno-gcse"), true),
-        (format!("{GCC} -Os -static"), false),
+        (format!("{GCC} -O2 -static -g"), false),
         (format!("{GCC} -O2 -mbranch-protection=standard"), false),
         (format!("{CLANG} -O2"), true),
         (format!("{CLANG} -O1 -no-pie"), false),
