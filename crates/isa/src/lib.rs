@@ -887,10 +887,10 @@ pub trait Encode: Decode {
         false
     }
 
-    /// Appends what a [`TableLoad`] of a label does (`original`), through a table of new code's own. `wide`: its entries
-    /// are addresses of 8 bytes; else they are words that are added to what is in the register with the base. No other
-    /// register is written than by `original`. A table that is [`LabelLoad::Formed`] begins a page ([`LABEL_TABLE`]).
-    /// Returns false if there is no such form.
+    /// Appends what a [`TableLoad`] of a label does (`original`), through a table of new code's own. `wide`: its
+    /// entries are addresses of 8 bytes; else they are words that are added to what is in the register with the base.
+    /// No other register is written than by `original`. A table that is [`LabelLoad::Formed`] begins a page
+    /// ([`LABEL_TABLE`]). Returns false if there is no such form.
     fn put_label_load<T>(
         _out: &mut Code<T>,
         _original: &[u8],
@@ -901,8 +901,8 @@ pub trait Encode: Decode {
         false
     }
 
-    /// Appends what goes on in old code where an index is of no label that new code has: a [`TableLoad`] (`load`) and the
-    /// jump to what it loads (`jump`), as they were. `table`: the register with the base holds another table's
+    /// Appends what goes on in old code where an index is of no label that new code has: a [`TableLoad`] (`load`) and
+    /// the jump to what it loads (`jump`), as they were. `table`: the register with the base holds another table's
     /// address, and gets that of this one first. Returns false if there is no such form.
     fn put_label_way_out<T: Copy>(
         _out: &mut Code<T>,

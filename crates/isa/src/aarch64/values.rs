@@ -33,8 +33,8 @@
 //! | the old table | `adrp D,N`, `ldr D,[D,I,lsl #3]` | `adrp D,N`, `ldrsw D,[D,I,lsl #2]`, `add D,T,D` |
 //! | N: what formed the old table's address, an addition, is `adrp T,N` | `ldr D,[T,I,lsl #3]` | `ldrsw D,[T,I,lsl #2]`, `add D,T,D` |
 //!
-//! Where an index is of no label, an entry of N leads to `ldr D,[T,I,lsl #3]`, `br D`, which go on in old code; in the second
-//! case the old table's address is formed in T first.
+//! Where an index is of no label, an entry of N leads to `ldr D,[T,I,lsl #3]`, `br D`, which go on in old code; in
+//! the second case the old table's address is formed in T first.
 
 use super::branch::{put, put_fixup};
 use super::decode::adr_immediate;

@@ -299,8 +299,8 @@ fn labels_are_explained(code: &FunctionCode<'_, '_>, jumps: &IndirectJumps) -> R
     }
 }
 
-/// Whether the function jumps to labels whose addresses are in tables that stay: an address inside of it is one, as where a
-/// jump continues in old code.
+/// Whether the function jumps to labels whose addresses are in tables that stay: an address inside of it is one, as
+/// where a jump continues in old code.
 fn has_labels(own_tables: &[OwnTable]) -> bool {
     own_tables.iter().any(|t| t.labels.is_some())
 }
@@ -330,9 +330,12 @@ fn numbers_are_explained(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[O
         return true;
     }
     let explained = |number: &NumberInside| {
-        let in_table = |t: &OwnTable| match t.is_of_labels() {
-            true => number.word.is_some_and(|at| t.holds(at)),
-            false => t.base == number.target,
+        let in_table = |t: &OwnTable| {
+            if t.is_of_labels() {
+                number.word.is_some_and(|at| t.holds(at))
+            } else {
+                t.base == number.target
+            }
         };
         // There is the jump to the new code, which leads on whatever comes there.
         let is_behind_pad = || {

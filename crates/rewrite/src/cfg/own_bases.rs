@@ -1,9 +1,9 @@
 //! Addresses of tables of labels that new code forms for tables of its own.
 //!
 //! A load of a label that reads another table takes two or three instructions in the place of one, if the register
-//! with the table's address goes on to hold the old one's. An interpreter loads a label for everything that it does, and
-//! forms the table's address once, in front of its loop, or right where it loads. If nothing but such loads reads that
-//! address, new code forms its own table's in the same register, by one instruction in the place of one, and the
+//! with the table's address goes on to hold the old one's. An interpreter loads a label for everything that it does,
+//! and forms the table's address once, in front of its loop, or right where it loads. If nothing but such loads reads
+//! that address, new code forms its own table's in the same register, by one instruction in the place of one, and the
 //! load stays what it was; where entries are words, an addition follows it.
 //!
 //! | old code | new code |

@@ -15,12 +15,12 @@
 //! words that count from that table, in registers that it overwrites anyhow. Then these hold something else behind the
 //! jump, so every entry has to lead into the function, to code that does not read them, and there is no guard.
 //!
-//! Labels (addresses in a table) are loaded by one instruction there, and it may be far from the jump. It becomes two or
-//! three that read a table in new memory, of addresses, or of words that count from the old table where the program is
-//! not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper is it to form
-//! another table's address in the first place ([`super::own_bases`]). A mask may be wider than the table is long: entries
-//! that are no labels lead to code that loads from the old table and jumps ([`WayOut`]), so an entry too many does no
-//! harm there either.
+//! Labels (addresses in a table) are loaded by one instruction there, and it may be far from the jump. It becomes two
+//! or three that read a table in new memory, of addresses, or of words that count from the old table where the
+//! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper
+//! is it to form another table's address in the first place ([`super::own_bases`]). A mask may be wider than the
+//! table is long: entries that are no labels lead to code that loads from the old table and jumps ([`WayOut`]), so an
+//! entry too many does no harm there either.
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
@@ -734,8 +734,8 @@ impl<'a, 'd> Search<'a, 'd> {
         })
     }
 
-    /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its registers
-    /// must hold there what they did.
+    /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its
+    /// registers must hold there what they did.
     fn way_out<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<WayOut> {
         let insns = self.code.insns;
         let (to, base) = (shape.to?, shape.base?);

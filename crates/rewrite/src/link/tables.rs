@@ -151,7 +151,8 @@ impl Placement {
         }
     }
 
-    /// What the note says of a function's own jump tables, by the loads that read them, or by what forms their addresses.
+    /// What the note says of a function's own jump tables, by the loads that read them, or by what forms their
+    /// addresses.
     fn claimed_tables(&self, r: &Ready, i: usize) -> Vec<note::OwnTable> {
         let fragments = r.code.fragments.iter().zip(self.fragments[i]);
         let fragments: Vec<_> = fragments.collect();
