@@ -341,6 +341,9 @@ pub struct Compares {
     pub number: u64,
 }
 
+/// What a table of labels of new code's own is aligned to, in bytes: one instruction forms such an address.
+pub const LABEL_TABLE: u64 = 4096;
+
 /// A load of what could be an entry of a jump table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLoad {
@@ -350,12 +353,23 @@ pub struct TableLoad {
     pub base: Option<u8>,
     /// The register with the index.
     pub index: u8,
+    /// How many low bits of it count: 32 or 64.
+    pub bits: u8,
     /// Bytes of an entry: 4, extended with their sign, or 8.
     pub width: u8,
     /// What is added to the address.
     pub disp: u64,
     /// Bytes of the instruction in front of the displacement; nothing is after it.
     pub lead: u8,
+}
+
+/// How new code reads a table of labels of its own, where no load has a displacement beside an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LabelLoad {
+    /// In the place of the load the table's address is formed, in the register that is loaded.
+    Formed,
+    /// The register with the base holds the address of the table of new code's own.
+    Based,
 }
 
 /// Straight code that ends with a jump through a table of distances, and that may be encoded again as one through a
@@ -729,6 +743,10 @@ pub trait Decode: Copy + Send + Sync + 'static {
         None
     }
 
+    /// A load of a label reads another table by other code ([`Encode::put_label_load`]), as no load has a displacement
+    /// beside an index.
+    const HAS_LABEL_LOADS: bool = false;
+
     /// What the end of straight code is, if that is a jump through a table which may be encoded again. `forms`: what
     /// forms the table's address right in front of it belongs to it.
     fn table_jump<'c>(
@@ -866,6 +884,38 @@ pub trait Encode: Decode {
 
     /// Appends a [`TableLoad`] (`original`) with another displacement. Returns false if there is no such form.
     fn put_table_load<T>(_out: &mut Code<T>, _original: &[u8], _displacement: T) -> bool {
+        false
+    }
+
+    /// Appends what a [`TableLoad`] of a label does (`original`), through a table of new code's own. `wide`: its
+    /// entries are addresses of 8 bytes; else they are words that are added to what is in the register with the base.
+    /// No other register is written than by `original`. A table that is [`LabelLoad::Formed`] begins a page
+    /// ([`LABEL_TABLE`]). Returns false if there is no such form.
+    fn put_label_load<T>(
+        _out: &mut Code<T>,
+        _original: &[u8],
+        _how: LabelLoad,
+        _wide: bool,
+        _table: T,
+    ) -> bool {
+        false
+    }
+
+    /// Appends what goes on in old code where an index is of no label that new code has: a [`TableLoad`] (`load`) and
+    /// the jump to what it loads (`jump`), as they were. `table`: the register with the base holds another table's
+    /// address, and gets that of this one first. Returns false if there is no such form.
+    fn put_label_way_out<T: Copy>(
+        _out: &mut Code<T>,
+        _load: &[u8],
+        _jump: &[u8],
+        _table: Option<T>,
+    ) -> bool {
+        false
+    }
+
+    /// Appends what an addition that forms a table's address does (`original`), for one of new code's own, which begins
+    /// a page ([`LABEL_TABLE`]). Returns false if there is no such form.
+    fn put_table_base<T>(_out: &mut Code<T>, _original: &[u8], _table: T) -> bool {
         false
     }
 

@@ -313,3 +313,220 @@ fn what_is_not_known_to_be_in_the_table_stays_as_it_was() {
         assert!(tables.iter().all(|t| t.0 == 4), "{}: {tables:?}", twin.what);
     }
 }
+
+/// Interpreters that jump through tables of labels. Of `exact` the mask is as long as the table, and of `longer` it is
+/// longer: behind the table are a number, pointers to strings and functions. In `calls` the table's address is handed
+/// to another function, in `exact` the label is loaded over its index, and `open` has an index that nothing bounds.
+const LABELS: &str = "#include <stdio.h>
+#define N __attribute__((noinline, noipa))
+N int work(int x) { __asm__ volatile(\"\"); return x * 7 + 1; }
+N int other(int x, const void *const *t) { __asm__ volatile(\"\" :: \"r\"(t)); return x * 5 + 2; }
+#define BODY(go) \
+  go; a0: x = x * 3 + op; go; a1: x = x + 7 * op; go; a2: x = work(x) + op; go; a3: x ^= 85 + op; go; \
+  a4: x = x * x + op; go; a5: x = op - x; go; a6: x = other(x, 0) - op; go; a7: x = ~x + op; go;
+#define FIRST { &&a0, &&a1, &&a2, &&a3, &&a4, &&a5, &&a6, &&a7 }
+N int exact(const unsigned char *p, int n) { static const void *const t[8] = FIRST; int x = 1; const int op = 0;
+  BODY(if (n-- == 0) return x; goto *t[*p++ & 7]) }
+struct tail { const void *t[10]; long number; const char *text; int (*f)(int); long more[5]; };
+N int longer(const unsigned char *p, int n) { int x = 1; long op;
+  static const struct tail s = { { &&a0, &&a1, &&a2, &&a3, &&a4, &&a5, &&a6, &&a7, &&a8, &&a9 }, 17, \"text\", work, { 0, 1, 2, 3, 4 } };
+#define GO if (n-- == 0) return x; op = *p++ & 15; goto *s.t[op]
+  BODY(GO) a8: x = work(x) - op; GO; a9: x += 11 + op; GO; }
+N int calls(const unsigned char *p, int n) { static const void *const t[8] = FIRST; int x = 1; long op;
+  BODY(if (n-- == 0) return other(x, t); x = other(x, t); op = *p++ & 7; goto *t[op]) }
+N int open(const unsigned *p, int n) { static const void *const t[8] = FIRST; int x = 1; const int op = 0;
+  BODY(if (n-- == 0) return x; goto *t[*p++]) }
+int main(void) { unsigned s = 0; static unsigned char p[64], q[64]; static unsigned r[64];
+  for (int i = 0; i < 64; i++) { p[i] = i * 37; q[i] = i % 10; r[i] = i % 8; }
+  for (int i = 0; i < 700; i++) s = s * 3 + exact(p, i % 64) + longer(q, i % 60) + calls(p, i % 50) + open(r, i % 40);
+  printf(\"%u\\n\", s); return 0; }
+";
+
+#[test]
+fn labels_have_tables_of_their_own_and_faults_in_them_are_found() {
+    let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
+    let mut ran = false;
+    for (command, spoilt) in [
+        (format!("{GCC} -O2"), true),
+        (format!("{GCC} -O2 -no-pie"), false),
+        (format!("{GCC} -O2 -fno-crossjumping -fno-gcse"), true),
+        (format!("{GCC} -O2 -static -g"), false),
+        (format!("{GCC} -O2 -mbranch-protection=standard"), false),
+        (format!("{CLANG} -O2"), true),
+        (format!("{CLANG} -O1 -no-pie"), false),
+    ] {
+        if !can_run(&command) {
+            continue;
+        }
+        ran = true;
+        let folder = Folder::built(&command, LABELS);
+        folder.goes_through(&command, &["--preset max", "--preset fast", ""]);
+        for output in ["counting", "opt"] {
+            // clang forms the address of a table that is near by one `adr`, which is not made another.
+            let names = ["longer", "calls", "exact"];
+            let known = if command.starts_with(GCC) { 3 } else { 2 };
+            for name in &names[..known] {
+                let (tables, old) = folder.tables(output, name);
+                assert_eq!(old, 0, "{command} {output}: {name} continues in old code");
+                assert!(!tables.is_empty(), "{command} {output}: {name}");
+                assert!(tables.iter().all(|t| t.1 == "proved"), "{command} {output}");
+            }
+            let (tables, old) = folder.tables(output, "open");
+            assert!(tables.is_empty() && old > 0, "{command} {output}");
+        }
+        if spoilt {
+            let input = fs::read(folder.path("app")).expect("a file");
+            for output in ["counting", "opt"] {
+                let output = fs::read(folder.path(output)).expect("a file");
+                for (kind, times) in support::faults::spoil(&input, &output, Kind::LABEL_TABLES) {
+                    *applied.entry(kind).or_default() += times;
+                }
+            }
+        }
+    }
+    let kinds = Kind::LABEL_TABLES.iter();
+    let never: Vec<_> = kinds.filter(|k| !applied.contains_key(k)).collect();
+    assert!(!ran || never.is_empty(), "never applied: {never:?}");
+}
+
+/// An interpreter in assembly, in which one instruction can be another.
+struct LabelTwin {
+    what: &'static str,
+    /// What is there in the place of an instruction that does nothing: at the entry, in front of the load, at a label.
+    places: [&'static str; 3],
+    /// The table is another as the checker is to believe: then an output of the plain interpreter with these
+    /// instructions in both files is refused.
+    refused: bool,
+}
+
+/// `x19` has the table's address, `w9` the index, `x10` the label, `x1` the number of rounds.
+const LABEL_TWINS: [LabelTwin; 8] = [
+    LabelTwin {
+        what: "plain",
+        places: ["", "", ""],
+        refused: false,
+    },
+    LabelTwin {
+        what: "a copy of the table's address",
+        places: ["", "mov x12, x19", ""],
+        refused: true,
+    },
+    LabelTwin {
+        what: "it is compared",
+        places: ["", "", "cmp x19, x12"],
+        refused: true,
+    },
+    LabelTwin {
+        what: "it is stored",
+        places: ["", "", "str x19, [sp, #-64]"],
+        refused: true,
+    },
+    LabelTwin {
+        what: "it comes from elsewhere as well",
+        places: ["", "", "mov x19, x12"],
+        refused: true,
+    },
+    LabelTwin {
+        what: "the index is another register's",
+        places: ["", "mov w9, w12", ""],
+        refused: true,
+    },
+    LabelTwin {
+        what: "the label is read where it leads",
+        places: ["", "", "mov x13, x10"],
+        refused: true,
+    },
+    LabelTwin {
+        what: "control may leave in between",
+        places: ["", "br x12", ""],
+        refused: true,
+    },
+];
+
+/// Does nothing that matters, and is nowhere else in a program.
+const MARKS: [u32; 3] = [0xca0c_118d, 0xca0c_158d, 0xca0c_198d];
+
+fn label_twin(twin: &LabelTwin) -> String {
+    let mark = |k: usize| match twin.places[k] {
+        "" => format!(".inst {:#x}", MARKS[k]),
+        text => text.to_owned(),
+    };
+    let code = format!(
+        ".text\n.p2align 4\n.globl twin\n.type twin, %function\ntwin:\n.cfi_startproc\n\
+         str x19, [sp, #-16]!\n.cfi_def_cfa_offset 16\n.cfi_offset 19, -16\n mov x12, #0\n adrp x19, labels\n add x19, x19, :lo12:labels\n\
+         {}\n mov w11, #1\n\
+         5: and w9, w0, #3\n {}\n ldr x10, [x19, w9, uxtw #3]\n lsr w0, w0, #2\n br x10\n\
+         1: {}\n add w11, w11, #3\n subs x1, x1, #1\n b.ne 5b\n b 9f\n\
+         2: add w11, w11, w11\n subs x1, x1, #1\n b.ne 5b\n b 9f\n\
+         3: sub w11, w11, #9\n subs x1, x1, #1\n b.ne 5b\n b 9f\n\
+         4: eor w11, w11, #255\n subs x1, x1, #1\n b.ne 5b\n\
+         9: mov w0, w11\n ldr x19, [sp], #16\n.cfi_def_cfa_offset 0\n.cfi_restore 19\n ret\n.cfi_endproc\n\
+         .size twin, .-twin\n.section .data.rel.ro,\"aw\"\n.p2align 3\nlabels: .quad 1b, 2b, 3b, 4b\n.text\n",
+        mark(0),
+        mark(1),
+        mark(2)
+    );
+    let code = code.replace('"', "\\\"").replace('\n', "\\n");
+    format!(
+        "#include <stdio.h>\nint twin(unsigned, long);\n__asm__(\"{code}\");\n\
+         int main(void) {{ unsigned s = 0; for (int k = 0; k < 99; k++) s = s * 3 + twin(k * 977, 1 + k % 9); printf(\"%u\\n\", s); return 0; }}\n"
+    )
+}
+
+/// The word of an instruction.
+fn assembled(text: &str) -> u32 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, object) = (folder.path().join("a.s"), folder.path().join("a.o"));
+    fs::write(&source, format!("{text}\n")).expect("written");
+    let mut compile = Command::new(GCC);
+    done(compile.arg("-c").arg("-o").arg(&object).arg(&source));
+    let mut copy = Command::new("aarch64-linux-gnu-objcopy");
+    copy.args(["-O", "binary", "-j", ".text"]);
+    let binary = folder.path().join("a.bin");
+    done(copy.arg(&object).arg(&binary));
+    let bytes = fs::read(binary).expect("a file");
+    u32::from_le_bytes(bytes[..4].try_into().expect("a word"))
+}
+
+/// What reads the address of a table of new code's own is seen by the rewriter, and by the checker where both files have
+/// it and the rewriter saw none.
+#[test]
+fn the_address_of_a_table_of_labels_is_for_loads_alone() {
+    if !can_run(GCC) {
+        return;
+    }
+    let plain = Folder::built(&format!("{GCC} -O2"), &label_twin(&LABEL_TWINS[0]));
+    plain.goes_through("plain", &[""]);
+    let files = ["app", "opt"].map(|name| fs::read(plain.path(name)).expect("a file"));
+    for twin in &LABEL_TWINS {
+        let runs = !twin.places.contains(&"br x12");
+        if runs && !twin.places.contains(&"mov w9, w12") && !twin.places.contains(&"mov x19, x12") {
+            let folder = Folder::built(&format!("{GCC} -O2"), &label_twin(twin));
+            folder.goes_through(twin.what, &[""]);
+            let (tables, old) = folder.tables("opt", "twin");
+            assert_eq!((tables.len(), old), (1, 0), "{}", twin.what);
+        }
+        let mut both = files.clone();
+        for (text, mark) in twin.places.iter().zip(MARKS) {
+            let word = if text.is_empty() {
+                mark
+            } else {
+                assembled(text)
+            };
+            for file in &mut both {
+                let found: Vec<usize> = (0..file.len() - 3)
+                    .step_by(4)
+                    .filter(|at| file[*at..at + 4] == mark.to_le_bytes())
+                    .collect();
+                assert!(!found.is_empty(), "{}", twin.what);
+                for at in found {
+                    file[at..at + 4].copy_from_slice(&word.to_le_bytes());
+                }
+            }
+        }
+        let options = postlink_verify::Options::default();
+        let report = postlink_verify::verify(&both[0], &both[1], &options);
+        let proved = report.as_ref().is_ok_and(|r| r.is_proved());
+        assert_eq!(proved, !twin.refused, "{}", twin.what);
+    }
+}

@@ -162,6 +162,8 @@ impl Facts {
             described,
             bare,
             loaded,
+            // The input alone decides it, once a function asks for it.
+            words: _,
             slots,
             without_return: _,
             relocated_constants,

@@ -6,7 +6,10 @@ use crate::arch::{Arch, AsksForHugePages, Dispatch, FieldKind, Flow, Insn};
 use crate::consulted;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, OwnTable, Range};
-use crate::files::elf::{ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_INTERP, SHF_EXECINSTR, SHT_SYMTAB};
+use crate::files::elf::{
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_INTERP, PT_LOAD, SHF_EXECINSTR, SHT_SYMTAB,
+    Segment,
+};
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
 use crate::report::{Failure, Options};
@@ -169,6 +172,9 @@ pub(crate) struct Context<'a> {
     pub bare: bool,
     /// Where the dynamic loader writes, ascending ([`crate::proof::writes`]).
     pub loaded: Vec<u64>,
+    /// By place: addresses that the dynamic loader makes there, of files with tables of labels of new code's own that
+    /// are not at a fixed address.
+    pub words: FxHashMap<u64, u64>,
     /// Slots that hold functions once the loader is done with them, so that a jump through one leaves; of
     /// files without kept relocations.
     pub slots: FxHashSet<u64>,
@@ -206,6 +212,34 @@ impl<'a> Context<'a> {
         let counts = |t: &OwnTable| !t.wide && t.base == addr.get();
         self.function(id)
             .is_some_and(|f| f.tables.iter().any(counts))
+    }
+
+    /// The address in a word, if nothing writes to it once the loader is done: one that the loader makes, or, in a file
+    /// at a fixed address, what is in the file.
+    pub(crate) fn word(&self, place: u64) -> Option<u64> {
+        let end = place.checked_add(8)?;
+        let lasts = |s: &&Segment| {
+            let constant = s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable();
+            constant && s.addr <= place && end <= s.end()
+        };
+        self.input.segments.iter().find(lasts)?;
+        let first = self
+            .loaded
+            .partition_point(|p| p.saturating_add(8) <= place);
+        let mut all = self.loaded.get(first..)?.iter().take_while(|p| **p < end);
+        match (all.next(), all.next()) {
+            (None, _) if self.fixed() => self.input.u64_at(place),
+            (Some(at), None) if *at == place => self.words.get(at).copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether a moved function has tables of labels of its own, of which the old ones stay: addresses inside of it are
+    /// labels, as where a jump continues in old code. That they are is shown where it is walked.
+    pub(crate) fn has_labels<A: Arch>(&self, id: FuncId) -> bool {
+        // Elsewhere another displacement is all that loads of labels need.
+        let f = self.function(id).filter(|_| A::STEP > 1);
+        f.is_some_and(|f| f.tables.iter().any(OwnTable::is_of_labels))
     }
 
     /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code

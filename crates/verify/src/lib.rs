@@ -654,6 +654,7 @@ fn prove<'a, A: Arch>(
         described: false,
         bare: claim.basis.is_some(),
         loaded: writes::places(input),
+        words: writes::words::<A>(input, claim),
         slots: FxHashSet::default(),
         without_return: no_return::of_bare::<A>(input, claim),
         relocated_constants: image::relocated_constants(input),
@@ -726,7 +727,7 @@ fn prove<'a, A: Arch>(
         counting::judge::<A>(&cx, &walked, &mut found);
     }
     counting::check_hooks::<A>(&cx, &mut found);
-    gather(&cx, &walked, &mut found);
+    gather::<A>(&cx, &walked, &mut found);
     let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
     overwritten_bodies::<A>(&cx, &kept, &relative, &mut found);
@@ -757,7 +758,7 @@ fn prove<'a, A: Arch>(
 }
 
 /// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
-fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+fn gather<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
     for w in walked {
         found.addresses.extend(&w.addresses);
         found.entrances.extend(&w.entrances);
@@ -771,6 +772,14 @@ fn gather(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
         let unclaimed =
             came_by.filter_map(|((id, f), w)| Some((id, bare::unclaimed(f, &w.falls_back)?)));
         found.functions.extend(unclaimed);
+        // What is concluded from tables of labels rests on jumps through them.
+        let ids = (0..).zip(cx.functions).zip(walked);
+        let unused = ids.filter(|((id, _), w)| w.tables.is_empty() && cx.has_labels::<A>(*id));
+        found.functions.extend(unused.map(|((id, f), _)| {
+            let text = "the claim names a table of labels, and no jump goes through it";
+            let failure = Failure::new(Check::Claim, text);
+            (id, failure.at(f.old_entry, f.new_entry()))
+        }));
     }
 }
 
@@ -807,7 +816,7 @@ fn compare_image<A: Arch>(
         found.bases.clear();
         found.dispatches.clear();
         bare::check_functions::<A>(cx, &mut found);
-        bare::check_tables(cx, &mut found);
+        bare::check_tables::<A>(cx, &mut found);
         bare::describing(cx, extents, &mut found);
         let inside = again.as_mut().and_then(Again::inside);
         let inside = inside.unwrap_or_else(|| inside::search::<A>(cx));
@@ -961,7 +970,7 @@ fn what_is_seen<A: Arch>(
             fail(id, old, old.kept(), text);
         } else if !extents.begins(old.get())
             && !bare::is_further_entry::<A>(cx, id, old)
-            && (!cx.has_fall_back(id) && !cx.is_base(id, old)
+            && (!cx.has_fall_back(id) && !cx.is_base(id, old) && !cx.has_labels::<A>(id)
                 || visible.describes_insides && cx.bare)
         {
             // At a fixed address, without relocations, it need not be a pointer.

@@ -151,6 +151,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::CALLERS_SIGNED,
                 Kind::OWN_TABLES,
                 Kind::OWN_TABLES_AARCH64,
+                Kind::LABEL_TABLES,
                 Kind::DEBUG,
                 Kind::CHANGES,
                 Kind::START_UP,

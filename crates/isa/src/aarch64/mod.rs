@@ -70,8 +70,8 @@ mod values;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages,
-    Insn, Isa, JumpShape, Memory, OutOfRange, Place, Reach, RegSet, Runtime, RuntimeConfig,
-    RuntimeError, SiteRef, TableInPlace, TableJump, Values,
+    Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange, Place, Reach, RegSet, Runtime,
+    RuntimeConfig, RuntimeError, SiteRef, TableInPlace, TableJump, TableLoad, Values,
 };
 
 /// The instruction set.
@@ -193,6 +193,12 @@ impl Decode for AArch64 {
         values::bounds(cond, taken, compares)
     }
 
+    const HAS_LABEL_LOADS: bool = true;
+
+    fn table_load(bytes: &[u8], _: &Insn) -> Option<TableLoad> {
+        values::table_load(bytes)
+    }
+
     fn table_jump<'c>(
         path: &[Insn],
         code: impl Fn(&Insn) -> &'c [u8],
@@ -308,6 +314,29 @@ impl Encode for AArch64 {
         found: impl FnMut(&Insn, Option<Code<T>>),
     ) {
         constants::fold(bytes, addr, constant, found);
+    }
+
+    fn put_label_load<T>(
+        out: &mut Code<T>,
+        original: &[u8],
+        how: LabelLoad,
+        wide: bool,
+        table: T,
+    ) -> bool {
+        values::put_label_load(out, original, how, wide, table)
+    }
+
+    fn put_label_way_out<T: Copy>(
+        out: &mut Code<T>,
+        load: &[u8],
+        jump: &[u8],
+        table: Option<T>,
+    ) -> bool {
+        values::put_label_way_out(out, load, jump, table)
+    }
+
+    fn put_table_base<T>(out: &mut Code<T>, original: &[u8], table: T) -> bool {
+        values::put_table_base(out, original, table)
     }
 
     fn put_table_jump<T: Copy>(out: &mut Code<T>, original: &[u8], table: T) -> bool {

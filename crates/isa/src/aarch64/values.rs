@@ -23,12 +23,26 @@
 //! The new table's entries are words and count from itself, so it reaches everything, and nothing has to be near. S and
 //! L are two of the registers that the old instructions overwrite, S not the index: no other register is written. What
 //! is in front of the instructions goes on to form the old table's address, and may, as other code may read it.
+//!
+//! A label is loaded by one instruction, `ldr D,[T,I,lsl #3]`, and jumped to by another, with anything between. For a
+//! table N of new code's own, which begins a page, the load becomes one of these. Entries are labels where the program
+//! is at a fixed address, and else words, which count from what is in T's register:
+//!
+//! | T holds | labels | words |
+//! |---|---|---|
+//! | the old table | `adrp D,N`, `ldr D,[D,I,lsl #3]` | `adrp D,N`, `ldrsw D,[D,I,lsl #2]`, `add D,T,D` |
+//! | N: what formed the old table's address, an addition, is `adrp T,N` | `ldr D,[T,I,lsl #3]` | `ldrsw D,[T,I,lsl #2]`, `add D,T,D` |
+//!
+//! Where an index is of no label, an entry of N leads to `ldr D,[T,I,lsl #3]`, `br D`, which go on in old code; in
+//! the second case the old table's address is formed in T first.
 
 use super::branch::{put, put_fixup};
 use super::decode::adr_immediate;
 use super::effects::effects;
 use super::{NZCV, encode};
-use crate::{Code, Compares, Cond, FixupKind, Insn, RegSet, Sets, TableJump, Values};
+use crate::{
+    Code, Compares, Cond, FixupKind, Insn, LabelLoad, RegSet, Sets, TableJump, TableLoad, Values,
+};
 
 fn word_of(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|word| u32::from_le_bytes(*word))
@@ -237,6 +251,105 @@ pub fn jump_register(bytes: &[u8]) -> Option<u8> {
     let word = word_of(bytes)?;
     let register = (word >> 5 & 31) as u8;
     (word & 0xffff_fc1f == 0xd61f_0000 && register != 31).then_some(register)
+}
+
+/// The registers of `ldr t,[base,index,…]`, whose index is scaled by 8, and how that is extended: (t, base, index,
+/// extension).
+fn label_load(word: u32) -> Option<(u32, u32, u32, u32)> {
+    let (to, base, index) = (word & 31, word >> 5 & 31, word >> 16 & 31);
+    let extension = word >> 13 & 7;
+    let loads = word & 0xffe0_1c00 == 0xf860_1800 && matches!(extension, 2 | 3);
+    (loads && ![to, base, index].contains(&31)).then_some((to, base, index, extension))
+}
+
+/// See [`crate::Decode::table_load`].
+pub fn table_load(bytes: &[u8]) -> Option<TableLoad> {
+    let (to, base, index, extension) = label_load(word_of(bytes)?)?;
+    Some(TableLoad {
+        to: Some(to as u8),
+        base: Some(base as u8),
+        index: index as u8,
+        bits: if extension == 2 { 32 } else { 64 },
+        width: 8,
+        disp: 0,
+        lead: 0,
+    })
+}
+
+/// See [`crate::Encode::put_label_load`].
+pub fn put_label_load<T>(
+    out: &mut Code<T>,
+    original: &[u8],
+    how: LabelLoad,
+    wide: bool,
+    table: T,
+) -> bool {
+    let Some(word) = word_of(original) else {
+        return false;
+    };
+    let Some((to, base, index, _)) = label_load(word) else {
+        return false;
+    };
+    // The sum takes both.
+    if !wide && to == base {
+        return false;
+    }
+    let from = match how {
+        LabelLoad::Based => base,
+        LabelLoad::Formed if to == index => return false,
+        LabelLoad::Formed => {
+            put_fixup(out, encode::adrp(to), FixupKind::Page, table);
+            to
+        }
+    };
+    let load = word & !(31 << 5) | from << 5;
+    if wide {
+        put(out, load);
+    } else {
+        // ldrsw
+        put(out, load & 0x001f_ffff | 0xb8a0_0000);
+        put(out, encode::add(to, base, to));
+    }
+    true
+}
+
+/// See [`crate::Encode::put_label_way_out`].
+pub fn put_label_way_out<T: Copy>(
+    out: &mut Code<T>,
+    load: &[u8],
+    jump: &[u8],
+    table: Option<T>,
+) -> bool {
+    let (Some(load), Some(jump)) = (word_of(load), word_of(jump)) else {
+        return false;
+    };
+    let Some((to, base, index, _)) = label_load(load) else {
+        return false;
+    };
+    // The index and the base are still there.
+    if to == index || to == base || jump != encode::br(to) {
+        return false;
+    }
+    if let Some(table) = table {
+        put_fixup(out, encode::adrp(base), FixupKind::Page, table);
+        let low = FixupKind::Low12 { scale: 0 };
+        put_fixup(out, encode::add_imm(base, base, 0), low, table);
+    }
+    put(out, load);
+    put(out, jump);
+    true
+}
+
+/// See [`crate::Encode::put_table_base`].
+pub fn put_table_base<T>(out: &mut Code<T>, original: &[u8], table: T) -> bool {
+    let Some(word) = word_of(original) else {
+        return false;
+    };
+    let adds = word & 0xff80_0000 == 0x9100_0000 && word & 31 != 31;
+    if adds {
+        put_fixup(out, encode::adrp(word & 31), FixupKind::Page, table);
+    }
+    adds
 }
 
 /// A load of an entry: `ldr{b,h,sb,sh,sw} t,[base,index,…]`, whose index is scaled by the entry's width.
@@ -530,6 +643,59 @@ mod tests {
                 assert!(writes >> register & 1 != 0, "{words:x?}: x{register}");
             }
         }
+    }
+
+    #[test]
+    fn loads_of_labels_are_read_and_written() {
+        // ldr x2, [x21, x0, lsl #3]; ldr x8, [x26, w10, uxtw #3]; ldr x0, [x28, x0, lsl #3]
+        let (gcc, clang, over) = (0xf860_7aa2u32, 0xf86a_5b48u32, 0xf860_7b80u32);
+        let read = |word: u32| {
+            table_load(&word.to_le_bytes()).map(|l| (l.to, l.base, l.index, l.bits, l.width))
+        };
+        assert_eq!(read(gcc), Some((Some(2), Some(21), 0, 64, 8)));
+        assert_eq!(read(clang), Some((Some(8), Some(26), 10, 32, 8)));
+        assert_eq!(read(over), Some((Some(0), Some(28), 0, 64, 8)));
+        // Not scaled; with a sign; of a word; stored; from the stack.
+        for word in [
+            0xf860_6aa2u32,
+            0xf860_daa2,
+            0xb860_7aa2,
+            0xf820_7aa2,
+            0xf860_7be2,
+        ] {
+            assert_eq!(read(word), None, "{word:x}");
+        }
+        let written = |word: u32, how, wide| {
+            let mut out: Code<()> = Code::default();
+            let fits = put_label_load(&mut out, &word.to_le_bytes(), how, wide, ());
+            let words: Vec<u32> = out.bytes.chunks_exact(4).filter_map(word_of).collect();
+            fits.then_some(words)
+        };
+        let words = |list: &[u32]| Some(list.to_vec());
+        let (formed, based) = (LabelLoad::Formed, LabelLoad::Based);
+        assert_eq!(
+            written(gcc, formed, true),
+            words(&[0x9000_0002, 0xf860_7842])
+        );
+        // adrp x2; ldrsw x2, [x2, x0, lsl #2]; add x2, x21, x2
+        let narrow = [0x9000_0002, 0xb8a0_7842, 0x8b02_02a2];
+        assert_eq!(written(gcc, formed, false), words(&narrow));
+        assert_eq!(written(gcc, based, true), words(&[gcc]));
+        assert_eq!(
+            written(clang, based, false),
+            words(&[0xb8aa_5b48, 0x8b08_0348])
+        );
+        assert_eq!(written(over, formed, true), None);
+        assert_eq!(
+            written(over, based, false),
+            words(&[0xb8a0_7b80, 0x8b00_0380])
+        );
+        // ldr x3, [x3, x2, lsl #3] has nothing left to add to.
+        assert_eq!(written(0xf862_7863, based, false), None);
+        let mut out: Code<()> = Code::default();
+        assert!(put_table_base(&mut out, &0x9100_8260u32.to_le_bytes(), ()));
+        assert_eq!(out.bytes, 0x9000_0000u32.to_le_bytes());
+        assert!(!put_table_base(&mut out, &gcc.to_le_bytes(), ()));
     }
 
     #[test]

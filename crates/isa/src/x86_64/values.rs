@@ -242,6 +242,7 @@ pub fn table_load(bytes: &[u8], insn: &Insn) -> Option<TableLoad> {
         to,
         base,
         index,
+        bits: 64,
         width,
         disp: i.memory_displacement64(),
         lead: insn.len.checked_sub(match i.memory_displ_size() {

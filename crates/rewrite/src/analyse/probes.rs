@@ -18,6 +18,8 @@ pub enum Target {
     Same(u64),
     /// The displacement with which a load reads the function's n-th table of its own.
     OwnTable(u32),
+    /// The address of the table that the function's n-th addition forms ([`crate::cfg::OwnBase`]).
+    OwnBase(u32),
     /// The function's n-th counter.
     Counter(u32),
     /// A word of the table of the function's n-th recorded site: 8 × n + word.

@@ -58,7 +58,7 @@ pub fn build<I: Isa>(
     let code = FunctionCode::read::<I>(program, function, insns, pieces)?;
     let tables = relative_tables(&code);
     collect_leaders(&code, &tables, leaders);
-    let own_tables = own_tables::find::<I>(&code);
+    let (own_tables, own_bases) = own_tables::find::<I>(&code);
     let inside = own_tables.iter().flat_map(|t| &t.entries);
     leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
     sort(leaders);
@@ -80,6 +80,7 @@ pub fn build<I: Isa>(
     connect(&mut cfg, &jumps, &targets, index)?;
     mark(&mut cfg, &code, &tables, &jumps, index);
     cfg.own_tables = own_tables;
+    cfg.own_bases = own_bases;
     let entries = cfg.own_tables.iter_mut().flat_map(|t| &mut t.entries);
     let entries = entries.filter(|e| e.inside);
     entries.for_each(|e| e.block = index.get(&e.target).copied());
@@ -164,6 +165,15 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         pieces.find_map(|piece| {
             let at = piece.binary_search_by_key(&addr, |i| i.addr).ok()?;
             Some(&piece[at])
+        })
+    }
+
+    /// The number of the instruction that begins at an address.
+    pub fn index_of(&self, addr: u64) -> Option<usize> {
+        self.pieces.iter().find_map(|&(from, to)| {
+            let piece = &self.insns[from..to];
+            let at = piece.binary_search_by_key(&addr, |i| i.addr).ok()?;
+            Some(from + at)
         })
     }
 
@@ -289,6 +299,12 @@ fn labels_are_explained(code: &FunctionCode<'_, '_>, jumps: &IndirectJumps) -> R
     }
 }
 
+/// Whether the function jumps to labels whose addresses are in tables that stay: an address inside of it is one, as
+/// where a jump continues in old code.
+fn has_labels(own_tables: &[OwnTable]) -> bool {
+    own_tables.iter().any(|t| t.labels.is_some())
+}
+
 /// Whether something may know an address inside of the function by which it describes the code there: not a label of
 /// a jump that goes on in old code, nor what a table of the function's holds or counts from.
 fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
@@ -298,24 +314,28 @@ fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]
     }
     let explained = |label: &u64| {
         let holds = |t: &OwnTable| {
-            t.base == *label || t.width == 8 && t.entries.iter().any(|e| e.target == *label)
+            t.base == *label || t.is_of_labels() && t.entries.iter().any(|e| e.target == *label)
         };
         own_tables.iter().any(holds)
     };
-    cfg.falls_back.is_empty() && !labels.iter().all(explained)
+    cfg.falls_back.is_empty() && !has_labels(own_tables) && !labels.iter().all(explained)
 }
 
 /// The same of numbers in a program at a fixed address: whether none of them may be an address by which something
 /// describes the function's code.
 fn numbers_are_explained(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
     let program = code.program;
-    if !cfg.falls_back.is_empty() && !program.visible.describes_insides {
+    let knows_labels = !cfg.falls_back.is_empty() || has_labels(own_tables);
+    if knows_labels && !program.visible.describes_insides {
         return true;
     }
     let explained = |number: &NumberInside| {
-        let in_table = |t: &OwnTable| match t.width {
-            8 => number.word.is_some_and(|at| t.holds(at)),
-            _ => t.base == number.target,
+        let in_table = |t: &OwnTable| {
+            if t.is_of_labels() {
+                number.word.is_some_and(|at| t.holds(at))
+            } else {
+                t.base == number.target
+            }
         };
         // There is the jump to the new code, which leads on whatever comes there.
         let is_behind_pad = || {

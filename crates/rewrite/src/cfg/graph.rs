@@ -22,6 +22,7 @@
 
 use postlink_isa::{Cond, FixupKind, Insn};
 
+use super::own_bases::OwnBase;
 use super::own_tables::OwnTable;
 use crate::discover::Program;
 
@@ -238,6 +239,8 @@ pub struct Cfg {
     pub plain_jumps: Vec<u64>,
     /// Tables of their own for jumps of new code, ascending by the jump within a piece.
     pub own_tables: Vec<OwnTable>,
+    /// Additions that form the addresses of some of them, ascending.
+    pub own_bases: Vec<OwnBase>,
     /// Where calls return that may return in a new process, with the block that ends there or goes on there.
     pub forks: Vec<(BlockId, u64)>,
     /// Index of the first field of each block, and one more.

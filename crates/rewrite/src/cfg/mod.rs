@@ -5,7 +5,7 @@
 //! | [`graph`] | blocks, edges, fields, tables |
 //! | [`build`] | from a function's bytes to its graph, step by step |
 //! | [`indirect`], [`targets`] | where indirect jumps go |
-//! | [`own_tables`], [`values`] | jump tables of its own for new code: data flow over what registers hold |
+//! | [`own_tables`], [`own_bases`], [`values`] | jump tables of its own for new code: data flow over what registers hold |
 //! | [`blocks`] | cutting instructions into blocks |
 //! | [`exclusive`] | pairs of exclusive loads and stores |
 
@@ -14,10 +14,12 @@ mod build;
 mod exclusive;
 mod graph;
 mod indirect;
+mod own_bases;
 mod own_tables;
 mod targets;
 mod values;
 
 pub use build::{Scratch, build};
 pub use graph::*;
+pub use own_bases::OwnBase;
 pub use own_tables::OwnTable;

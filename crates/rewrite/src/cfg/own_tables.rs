@@ -15,6 +15,13 @@
 //! words that count from that table, in registers that it overwrites anyhow. Then these hold something else behind the
 //! jump, so every entry has to lead into the function, to code that does not read them, and there is no guard.
 //!
+//! Labels (addresses in a table) are loaded by one instruction there, and it may be far from the jump. It becomes two
+//! or three that read a table in new memory, of addresses, or of words that count from the old table where the
+//! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper
+//! is it to form another table's address in the first place ([`super::own_bases`]). A mask may be wider than the
+//! table is long: entries that are no labels lead to code that loads from the old table and jumps ([`WayOut`]), so an
+//! entry too many does no harm there either.
+//!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
 //! lead into the function, and where it is above, the old load goes on. So is one whose type alone bounds it, where
@@ -25,10 +32,11 @@
 //! The edges of a table are part of the data flow that bounds its index and that of others. So tables are assumed, data
 //! flow says what they are, and that is repeated until it says what was assumed.
 
-use postlink_isa::{Flow, Insn, Isa, RegSet, TableJump, TableLoad, Values};
+use postlink_isa::{Code, Flow, Insn, Isa, LabelLoad, RegSet, Sets, TableJump, TableLoad, Values};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::FunctionCode;
+use super::own_bases::{self, OwnBase};
 use super::values::{State, What};
 
 /// More entries than this no table has.
@@ -41,7 +49,6 @@ const OFTEN: u32 = 24;
 const REACH: u64 = 1 << 30;
 /// A jump through a table that is encoded again has no more instructions than this.
 const LONGEST: usize = 6;
-
 /// A jump table of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnTable {
@@ -65,10 +72,25 @@ pub struct OwnTable {
     pub width: u8,
     /// Its own entries count from itself, and all that leads to the jump is encoded again ([`TableJump`]).
     pub relative: bool,
+    /// It is of labels that no load with another displacement reads; how it is read.
+    pub labels: Option<LabelLoad>,
+    /// What its entries lead to where an index is of no label, if there are such.
+    pub way_out: Option<WayOut>,
     /// Nothing bounds the index: it is compared with the last entry.
     pub guarded: bool,
     /// Its entries.
     pub entries: Vec<OwnEntry>,
+}
+
+/// Code of its own that loads a label from the old table, and jumps to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WayOut {
+    /// The register that it is loaded into.
+    pub to: u8,
+    /// The register with the table's address.
+    pub base: u8,
+    /// The register with the index, and how many of its low bits count.
+    pub index: (u8, u8),
 }
 
 /// An entry of such a table.
@@ -90,10 +112,34 @@ impl OwnTable {
         self.entries.len() as u64 * u64::from(self.width)
     }
 
-    /// Whether an entry of the old table is there.
+    /// Whether an entry of the old table, which is of labels, is there.
     pub fn holds(&self, place: u64) -> bool {
         let distance = place.wrapping_sub(self.table);
-        distance < self.size() && distance.is_multiple_of(u64::from(self.width))
+        self.is_of_labels()
+            && distance.is_multiple_of(8)
+            && distance / 8 < self.entries.len() as u64
+    }
+
+    /// Whether the old table is of addresses.
+    pub fn is_of_labels(&self) -> bool {
+        self.labels.is_some() || self.width == 8
+    }
+
+    /// What its own entries count from, where it is at `own`; 0 for addresses.
+    pub fn counts_from(&self, own: u64) -> u64 {
+        match self.labels {
+            _ if self.width == 8 => 0,
+            Some(LabelLoad::Formed) => self.table,
+            Some(LabelLoad::Based) => own,
+            None if self.relative => own,
+            None => self.base,
+        }
+    }
+
+    /// Whether it may be in the place of another one of the function's.
+    pub fn is_same(&self, other: &OwnTable) -> bool {
+        let key = |t: &OwnTable| (t.table, t.labels, t.width, t.way_out);
+        self.labels.is_some() && key(self) == key(other) && self.entries == other.entries
     }
 
     /// Whether the jump may go on in old code.
@@ -109,7 +155,7 @@ impl OwnTable {
 
 /// What reads a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     /// A load that gets another displacement.
     Load(TableLoad),
     /// Straight code that begins there and is encoded again.
@@ -144,24 +190,26 @@ impl Form {
 }
 
 /// Finds the tables of a function's indirect jumps.
-pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<OwnTable> {
+pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<OwnBase>) {
+    let nothing = || (Vec::new(), Vec::new());
     let jumps = |i: &Insn| i.flow == Flow::IndirectJump;
     if code.program.refs.kept || !code.insns.iter().any(jumps) {
-        return Vec::new();
+        return nothing();
     }
+    let of_labels = code.program.refs.fixed || I::HAS_LABEL_LOADS && is_near(code);
     let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
         .filter_map(|k| {
             let insn = &code.insns[k];
             let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
             let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
             // The loader makes addresses of a program that is not at a fixed one.
-            (load.width == 4 && load.to.is_some() || load.width == 8 && code.program.refs.fixed)
+            (load.width == 4 && load.to.is_some() || load.width == 8 && of_labels)
                 .then_some((k, Form::Load(load)))
         })
         .collect();
     loads.extend(table_jumps::<I>(code));
     if loads.is_empty() {
-        return Vec::new();
+        return nothing();
     }
     let tables = settled::<I>(code, loads.clone());
     // Where other code may read the table's address, what forms it stays.
@@ -178,18 +226,54 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<OwnTable> {
             changed = true;
         }
     }
-    if changed {
-        settled::<I>(code, loads)
+    let mut tables = if changed {
+        settled::<I>(code, loads.clone())
     } else {
         tables
+    };
+    // What cannot be loaded is not found any more, so others may not be either.
+    loop {
+        let bases = own_bases::find::<I>(code, &loads, &mut tables);
+        let lost: FxHashSet<u64> = tables
+            .iter()
+            .filter(|t| !is_loaded::<I>(code, t))
+            .map(|t| t.load)
+            .collect();
+        // Where a jump goes on in old code, control comes back at labels, where nothing is known.
+        let is_own = |i: &Insn| tables.iter().any(|t| t.jump == i.addr);
+        let labels = tables.iter().any(|t| t.labels.is_some());
+        if lost.is_empty() && labels && code.insns.iter().any(|i| jumps(i) && !is_own(i)) {
+            loads.retain(|l| l.1.width() != 8);
+            return (settled::<I>(code, loads), Vec::new());
+        }
+        if lost.is_empty() {
+            return (tables, bases);
+        }
+        loads.retain(|l| !lost.contains(&code.insns[l.0].addr));
+        tables = settled::<I>(code, loads.clone());
     }
+}
+
+/// Whether there is code that loads an entry of a table.
+fn is_loaded<I: Isa>(code: &FunctionCode<'_, '_>, table: &OwnTable) -> bool {
+    let Some(how) = table.labels else {
+        return true;
+    };
+    let bytes = code.program.elf.bytes_at(table.load, table.len.into());
+    let mut unused: Code<()> = Code::default();
+    bytes.is_some_and(|bytes| I::put_label_load(&mut unused, bytes, how, table.width == 8, ()))
+}
+
+/// Whether words that count from one place of the file's, or of new memory, reach every other.
+fn is_near(code: &FunctionCode<'_, '_>) -> bool {
+    let program = code.program;
+    let first = program.elf.loads().map(|s| s.addr).min().unwrap_or(0);
+    program.new_end.saturating_sub(first) < REACH
 }
 
 /// Jumps through tables that may be encoded again, by number of their first instruction.
 fn table_jumps<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<(usize, Form)> {
-    let program = code.program;
-    let first = program.elf.loads().map(|s| s.addr).min().unwrap_or(0);
-    if program.new_end.saturating_sub(first) >= REACH {
+    if !is_near(code) {
         return Vec::new();
     }
     let jumps = code.pieces.iter().flat_map(|&(from, to)| {
@@ -236,7 +320,7 @@ fn settled<I: Isa>(code: &FunctionCode<'_, '_>, loads: Vec<(usize, Form)>) -> Ve
     tables
 }
 
-struct Search<'a, 'd> {
+pub(super) struct Search<'a, 'd> {
     code: &'a FunctionCode<'a, 'd>,
     /// Loads of what could be a table's entry, by number of the instruction.
     loads: Vec<(usize, Form)>,
@@ -254,6 +338,12 @@ struct Search<'a, 'd> {
     is_end: Vec<bool>,
     /// By number of a jump through a table that was found: where it leads.
     edges: FxHashMap<usize, Vec<usize>>,
+    /// Registers in which the addresses of other tables are formed, with those of the old ones.
+    pub based: FxHashSet<(u8, u64)>,
+    /// By number: loads that may read them.
+    pub readers: FxHashSet<usize>,
+    /// By number: jumps through tables that may lead to old code, with the registers that hold there what they did.
+    pub leaving: FxHashMap<usize, u32>,
 }
 
 /// What data flow says of a load.
@@ -261,6 +351,17 @@ struct Search<'a, 'd> {
 struct Seen {
     base: Option<u64>,
     most: u64,
+}
+
+/// What data flow says of registers that hold the addresses of other tables ([`own_bases`]).
+#[derive(Default)]
+pub(super) struct Bases {
+    /// Additions that form them: instruction, register, the old table.
+    pub formed: Vec<(usize, u8, u64)>,
+    /// By instruction, loads that read them: whether they do on all ways.
+    pub read: FxHashMap<usize, bool>,
+    /// Registers of which something else reads what they hold.
+    pub spoilt: u32,
 }
 
 /// What data flow says.
@@ -272,10 +373,11 @@ struct Facts {
     jumps: FxHashMap<usize, Option<(u32, u64)>>,
     /// Loads whose results, or the sums made of them, something else reads.
     spoilt: Vec<u32>,
+    bases: Bases,
 }
 
 impl<'a, 'd> Search<'a, 'd> {
-    fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, Form)>) -> Self {
+    pub fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, Form)>) -> Self {
         let insns = code.insns;
         let index: FxHashMap<u64, usize> = (0..insns.len()).map(|k| (insns[k].addr, k)).collect();
         let mut is_leader = vec![false; insns.len()];
@@ -310,14 +412,17 @@ impl<'a, 'd> Search<'a, 'd> {
                 .filter_map(|a| index.get(a).copied())
                 .collect(),
             edges: FxHashMap::default(),
+            based: FxHashSet::default(),
+            readers: FxHashSet::default(),
+            leaving: FxHashMap::default(),
             index,
             is_leader,
             code,
         }
     }
 
-    /// The tables, if those that are given are.
-    fn tables<I: Isa>(&mut self, assumed: &[OwnTable]) -> Vec<OwnTable> {
+    /// Where jumps through tables lead.
+    fn edges_of(&mut self, assumed: &[OwnTable]) -> FxHashMap<usize, Vec<usize>> {
         let mut edges: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
         for table in assumed {
             let mut to: Vec<usize> = table
@@ -331,6 +436,18 @@ impl<'a, 'd> Search<'a, 'd> {
             to.iter().for_each(|k| self.is_leader[*k] = true);
             edges.insert(self.index[&table.jump], to);
         }
+        edges
+    }
+
+    /// What data flow says of the registers of [`Search::based`], with these tables.
+    pub fn bases<I: Isa>(&mut self, tables: &[OwnTable]) -> Bases {
+        self.edges = self.edges_of(tables);
+        self.flow::<I>(&self.edges).bases
+    }
+
+    /// The tables, if those that are given are.
+    fn tables<I: Isa>(&mut self, assumed: &[OwnTable]) -> Vec<OwnTable> {
+        let edges = self.edges_of(assumed);
         let facts = self.flow::<I>(&edges);
         self.edges = edges;
         let mut users: FxHashMap<u32, u32> = FxHashMap::default();
@@ -468,6 +585,12 @@ impl<'a, 'd> Search<'a, 'd> {
     ) -> Option<OwnTable> {
         use postlink_elf::raw::SHF_WRITE;
         let (at, form) = self.loads[load as usize];
+        if let Form::Load(shape) = form
+            && shape.width == 8
+            && I::HAS_LABEL_LOADS
+        {
+            return self.labels::<I>((jump, at), shape, table, most);
+        }
         let elf = self.code.program.elf;
         let (_, section) = elf.section_at(table)?;
         let width = form.width();
@@ -532,6 +655,8 @@ impl<'a, 'd> Search<'a, 'd> {
             base,
             width: 4,
             relative: false,
+            labels: None,
+            way_out: None,
             guarded,
             entries,
         };
@@ -552,6 +677,83 @@ impl<'a, 'd> Search<'a, 'd> {
                 ..plain
             }),
         }
+    }
+
+    /// A table of labels that a load reads which has no displacement: instruction `load`, for that at `jump`.
+    fn labels<I: Isa>(
+        &self,
+        (jump, load): (usize, usize),
+        shape: TableLoad,
+        table: u64,
+        most: u64,
+    ) -> Option<OwnTable> {
+        let program = self.code.program;
+        if most >= ENTRIES {
+            return None;
+        }
+        let changed = RegSet(shape.to.map_or(0, |to| 1 << to));
+        let entry = |i: u64| {
+            let place = table.wrapping_add(8 * i);
+            let to = program.refs.lasting_address(program.elf, place);
+            let leads = |to: &u64| {
+                let at = self.index.get(to);
+                at.is_some_and(|at| !self.may_read::<I>(*at, changed))
+            };
+            OwnEntry {
+                stored: to.unwrap_or(0),
+                target: to.unwrap_or(0),
+                inside: to.as_ref().is_some_and(leads),
+                block: None,
+            }
+        };
+        let entries: Vec<OwnEntry> = (0..=most).map(entry).collect();
+        if !entries.iter().any(|e| e.inside) {
+            return None;
+        }
+        let leaves = entries.iter().any(|e| !e.inside);
+        let way_out = self.way_out::<I>((jump, load), shape);
+        if leaves && way_out.is_none() {
+            return None;
+        }
+        let insn = &self.code.insns[load];
+        Some(OwnTable {
+            load: insn.addr,
+            len: insn.len,
+            jump: self.code.insns[jump].addr,
+            index: shape.index,
+            disp: 0,
+            lead: 0,
+            table,
+            base: 0,
+            width: if program.refs.fixed { 8 } else { 4 },
+            relative: false,
+            labels: Some(LabelLoad::Formed),
+            way_out: way_out.filter(|_| leaves),
+            guarded: false,
+            entries,
+        })
+    }
+
+    /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its
+    /// registers must hold there what they did.
+    fn way_out<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<WayOut> {
+        let insns = self.code.insns;
+        let (to, base) = (shape.to?, shape.base?);
+        let used = 1u32 << to | 1 << base | 1 << shape.index;
+        let between = load + 1..jump;
+        let straight = load < jump
+            && (load..jump).all(|k| insns[k + 1].addr == insns[k].end() && !self.is_leader[k + 1])
+            && between.clone().all(|k| insns[k].flow == Flow::Next)
+            && between.clone().all(|k| self.values[k].writes & used == 0);
+        let bytes = |k: usize| self.code.bytes(&insns[k]);
+        let mut unused: Code<()> = Code::default();
+        let fits =
+            straight && I::put_label_way_out(&mut unused, bytes(load), bytes(jump), Some(()));
+        fits.then_some(WayOut {
+            to,
+            base,
+            index: (shape.index, shape.bits),
+        })
     }
 
     /// Data flow with these edges beside those of direct jumps.
@@ -686,6 +888,9 @@ impl<'a, 'd> Search<'a, 'd> {
         }
         let sum = self.sum::<I>(k, state);
         state.step(&self.values[k]);
+        if let Some((to, table)) = self.formed(k, state) {
+            state.put(to, What::Base(table));
+        }
         if let Some(load) = self.load_at.get(&k)
             && let Form::Load(TableLoad { to: Some(to), .. }) = self.loads[*load as usize].1
         {
@@ -693,6 +898,20 @@ impl<'a, 'd> Search<'a, 'd> {
         }
         if let Some((to, load, base)) = sum {
             state.put(to, What::Target(load, base));
+        }
+    }
+
+    /// The register in which instruction `k` has left the address of a table, after it, if that is to be another's.
+    fn formed(&self, k: usize, state: &State) -> Option<(u8, u64)> {
+        if self.based.is_empty() {
+            return None;
+        }
+        match self.values[k].sets {
+            Some(Sets::Sum { to, .. }) => match state.get(to).what {
+                What::Address(a) => self.based.contains(&(to, a)).then_some((to, a)),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -714,7 +933,7 @@ impl<'a, 'd> Search<'a, 'd> {
     /// A link-time address that a register holds.
     fn address(&self, what: What) -> Option<u64> {
         match what {
-            What::Address(a) => Some(a),
+            What::Address(a) | What::Base(a) => Some(a),
             What::Number(a) if self.code.program.refs.fixed => Some(a),
             _ => None,
         }
@@ -739,7 +958,7 @@ impl<'a, 'd> Search<'a, 'd> {
                 None if self.code.program.refs.fixed => Some(0),
                 None => None,
             };
-            let most = state.get(shape.index).most();
+            let most = state.get(shape.index).most_of(shape.bits);
             facts.seen.insert(*load, Seen { base, most });
             if shape.to.is_none() {
                 facts.jumps.insert(k, Some((*load, 0)));
@@ -756,6 +975,64 @@ impl<'a, 'd> Search<'a, 'd> {
             facts.jumps.insert(k, through);
         }
         self.note_reads::<I>(k, state, facts);
+        if !self.based.is_empty() {
+            self.note_bases::<I>(k, state, &mut facts.bases);
+        }
+    }
+
+    /// Notes what forms and reads the addresses of other tables. Nothing may but loads of labels: no call, return or
+    /// jump out of the function finds them in a register that it may look at.
+    fn note_bases<I: Isa>(&self, k: usize, state: &State, bases: &mut Bases) {
+        let insn = &self.code.insns[k];
+        let load = self.load_at.get(&k).filter(|_| self.readers.contains(&k));
+        let base = match load.map(|load| self.loads[*load as usize].1) {
+            Some(Form::Load(shape)) => shape.base,
+            _ => None,
+        };
+        let mut allowed = 0;
+        if let Some(register) = base {
+            let based = matches!(state.get(register).what, What::Base(_));
+            bases.read.insert(k, based);
+            allowed = u32::from(based) << register;
+        }
+        if insn.flow == Flow::Next {
+            let mut after = state.clone();
+            after.step(&self.values[k]);
+            if let Some((to, table)) = self.formed(k, &after) {
+                bases.formed.push((k, to, table));
+            }
+        }
+        if state.based == 0 {
+            return;
+        }
+        let bytes = self.code.bytes(insn);
+        let reads = || I::effects(bytes, insn).reads.0 as u32;
+        let lost = !(I::KEPT_BY_CALLS.0 as u32);
+        let inside = |target: u64| self.index.contains_key(&target);
+        let goes_on = || {
+            self.code
+                .insns
+                .get(k + 1)
+                .is_some_and(|n| n.addr == insn.end())
+        };
+        let looked_at = match insn.flow {
+            Flow::Next if insn.traits.system_call => u32::MAX,
+            Flow::Next if goes_on() => reads() & !allowed,
+            Flow::CondJump { target, .. } | Flow::ShortCond { target }
+                if inside(target) && goes_on() =>
+            {
+                reads()
+            }
+            Flow::Jump { target } if inside(target) => 0,
+            Flow::Call { .. } | Flow::IndirectCall => {
+                lost | I::operand_registers(bytes, insn).0 as u32
+            }
+            Flow::IndirectJump if self.edges.contains_key(&k) => {
+                self.leaving.get(&k).map_or(0, |kept| !kept)
+            }
+            _ => u32::MAX,
+        };
+        bases.spoilt |= state.based & looked_at;
     }
 
     /// Notes loads whose results another instruction reads than the addition and the jump.
@@ -765,14 +1042,14 @@ impl<'a, 'd> Search<'a, 'd> {
             What::Entry(load) | What::Target(load, _) => Some(load),
             _ => None,
         };
-        if (0..16).all(|r| of(r).is_none())
+        if (0..32).all(|r| of(r).is_none())
             || insn.flow != Flow::Next
             || self.sum::<I>(k, state).is_some()
         {
             return;
         }
         let RegSet(reads) = I::effects(self.code.bytes(insn), insn).reads;
-        for register in 0..16u8 {
+        for register in 0..32u8 {
             if let Some(load) = of(register).filter(|_| reads >> register & 1 != 0) {
                 facts.spoilt.push(load);
             }

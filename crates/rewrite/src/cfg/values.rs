@@ -23,6 +23,8 @@ pub(super) enum What {
     Any,
     /// An address of the file.
     Address(u64),
+    /// In new code, where that is decided: a table of its own in the place of the one at this address.
+    Base(u64),
     /// This number.
     Number(u64),
     /// What the load with this number loaded from a table.
@@ -66,11 +68,6 @@ impl Value {
         }
     }
 
-    /// The largest value of all bits.
-    pub fn most(&self) -> u64 {
-        self.most[3]
-    }
-
     /// The largest value of so many low bits.
     pub fn most_of(&self, bits: u8) -> u64 {
         self.most[place(bits)]
@@ -108,6 +105,8 @@ impl Value {
 pub(super) struct State {
     registers: [Value; REGISTERS],
     flags: Option<Compares>,
+    /// Registers that may hold a [`What::Base`], one bit each.
+    pub based: u32,
 }
 
 impl State {
@@ -115,6 +114,7 @@ impl State {
     pub const ENTERED: State = State {
         registers: [Value::ANY; REGISTERS],
         flags: None,
+        based: 0,
     };
 
     pub fn get(&self, register: u8) -> Value {
@@ -128,10 +128,14 @@ impl State {
         if let Some(value) = self.registers.get_mut(usize::from(register)) {
             value.what = what;
         }
+        if matches!(what, What::Base(_)) {
+            self.based |= 1 << register;
+        }
     }
 
     /// Nothing is known any more of some registers.
     pub fn forget(&mut self, registers: u32) {
+        self.based &= !registers;
         for (n, value) in (0u8..).zip(&mut self.registers) {
             if registers >> n & 1 != 0 {
                 *value = Value::ANY;
@@ -324,6 +328,8 @@ impl State {
             self.flags = None;
             changed = true;
         }
+        changed |= other.based & !self.based != 0;
+        self.based |= other.based;
         changed
     }
 }

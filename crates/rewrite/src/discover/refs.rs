@@ -99,6 +99,9 @@ pub struct Refs {
     /// Places of dynamic relocations in code, exception tables and unwind tables, ascending: the loader writes up
     /// to eight bytes there.
     pub loaded: Vec<u64>,
+    /// Places of all dynamic relocations, ascending, with the address that the loader makes there, if it makes one of
+    /// the file's; for [`Refs::lasting_address`] alone.
+    words: Vec<(u64, Option<u64>)>,
     /// Segments that can be executed and written.
     pub writable: Vec<(u64, u64)>,
 }
@@ -199,7 +202,13 @@ impl Refs {
             let all = elf.sections.iter().filter(|s| is_copied(s));
             all.map(|s| (s.addr, s.end())).collect()
         };
+        let relocates_labels = elf.machine == EM_AARCH64 && !refs.kept;
         for d in elf.dyn_relocs()? {
+            if relocates_labels && d.kind != 0 {
+                let relative = d.kind == kinds.relative[0];
+                refs.words
+                    .push((d.addr, relative.then_some(d.addend as u64)));
+            }
             let writes = copied
                 .iter()
                 .any(|(from, to)| d.addr < *to && d.addr.saturating_add(8) > *from);
@@ -282,6 +291,7 @@ impl Refs {
         refs.import_slots.dedup_by_key(|s| s.0);
         refs.resolved.sort_unstable();
         refs.loaded.sort_unstable();
+        refs.words.sort_unstable();
         refs.writable = elf
             .segments
             .iter()
@@ -301,6 +311,28 @@ impl Refs {
     pub fn loaded_in(&self, from: u64, to: u64) -> Option<u64> {
         let first = self.loaded.partition_point(|p| p.saturating_add(8) <= from);
         self.loaded.get(first).copied().filter(|p| *p < to)
+    }
+
+    /// The address in a word, where nothing writes to it once the loader is done: one that the loader makes, or, in a
+    /// file at a fixed address, the linker. Told on AArch64 alone, where the linker kept no relocations.
+    pub fn lasting_address(&self, elf: &Elf<'_>, place: u64) -> Option<u64> {
+        let end = place.checked_add(8)?;
+        let lasts = |s: &(u64, u64)| s.0 <= place && end <= s.1;
+        if !self.constant.iter().any(lasts) {
+            return None;
+        }
+        let first = self
+            .words
+            .partition_point(|w| w.0.saturating_add(8) <= place);
+        let mut all = self.words[first..].iter().take_while(|w| w.0 < end);
+        match (all.next(), all.next()) {
+            (None, _) if self.fixed => {
+                let bytes = elf.bytes_at(place, 8)?.try_into().ok()?;
+                Some(u64::from_le_bytes(bytes))
+            }
+            (Some(&(at, target)), None) if at == place && !self.fixed => target,
+            _ => None,
+        }
     }
 
     /// Whether the program may write to code in `[from, to)`.

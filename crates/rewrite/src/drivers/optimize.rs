@@ -575,6 +575,7 @@ fn emit_one<'d, I: Isa>(
         secondary_entries: c.analysed.secondary_entries.clone(),
         table_entries: cfg.table_entries.clone(),
         own_tables: cfg.own_tables.clone(),
+        own_bases: cfg.own_bases.clone(),
         falls_back: link::addresses(&cfg.falls_back),
         address_taken: link::places(&cfg.labels(program, c.function as usize)),
         recorders: Code::default(),

@@ -8,7 +8,7 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
 //! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
-use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach};
+use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, LabelLoad, Reach};
 use rustc_hash::FxHashMap;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target};
@@ -16,6 +16,9 @@ use crate::cfg::{Block, BlockId, Cfg, OwnTable, Term, Use};
 use crate::discover::Program;
 use crate::passes::{Change, Changes};
 use crate::pin::Pin;
+
+/// Bytes of an addition that forms the address of a table of labels.
+const LABEL_BASE: u64 = 4;
 
 /// Order of the blocks.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +81,8 @@ pub struct Emitted {
     pub entry_check: u32,
     /// Where control from outside enters [further blocks](Probes::secondary_checks): block, fragment, offset.
     pub external_entries: Vec<(BlockId, u8, u32)>,
+    /// Ways to old code of tables of labels: the first table that has it, fragment, offset.
+    pub ways_out: Vec<(u32, u8, u32)>,
 }
 
 /// Where a branch goes.
@@ -175,6 +180,16 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             order[fragment].push(e.units.len() as u32 - 1);
         }
     }
+    let mut ways_out = Vec::new();
+    for (n, table) in cfg.own_tables.iter().enumerate() {
+        let shares = |other: &OwnTable| other.is_same(table);
+        if table.way_out.is_none() || cfg.own_tables[..n].iter().any(shares) {
+            continue;
+        }
+        let unit = e.label_way_out(table, &unit_of)?;
+        order[usize::from(e.units[unit as usize].fragment)].push(unit);
+        ways_out.push((n as u32, unit));
+    }
     e.relax(&order);
     let mut out = Emitted {
         blocks: vec![(u8::MAX, 0); n],
@@ -198,6 +213,13 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             let unit = &e.units[unit as usize];
             let check = unit.check.map_or(0, |c| c.1);
             (block, unit.fragment, unit.offset - check)
+        })
+        .collect();
+    out.ways_out = ways_out
+        .into_iter()
+        .map(|(n, unit)| {
+            let unit = &e.units[unit as usize];
+            (n, unit.fragment, unit.offset)
         })
         .collect();
     // Units that correspond to blocks are numbered by plan order; their open fixups speak of blocks.
@@ -271,11 +293,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let own = self.cfg.own_tables.iter().zip(0u32..);
         let own = own.filter(|(t, _)| t.load >= block.start && t.load < block.end);
         stops.extend(own.map(|(t, n)| (t.load, Stop::Table(n, t))));
+        let bases = self.cfg.own_bases.iter().zip(0u32..);
+        let bases = bases.filter(|(b, _)| b.at >= block.start && b.at < block.end);
+        stops.extend(bases.map(|(b, n)| (b.at, Stop::Base(n))));
         // A check for a new process goes first, a counter before a recorder at the same place.
         stops.sort_by_key(|s| match s.1 {
             Stop::Fork => (s.0, 0),
             Stop::Counter(_) => (s.0, 1),
-            Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) => (s.0, 2),
+            Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) | Stop::Base(_) => (s.0, 2),
         });
         let mode = self.mode();
         for (at, stop) in stops {
@@ -313,6 +338,14 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     self.table_load(number, table)?;
                     from = at + u64::from(table.len);
                 }
+                Stop::Base(number) => {
+                    let bytes = self.program.elf.bytes_at(at, LABEL_BASE);
+                    let bytes = bytes.ok_or(Pin::NotInstructions)?;
+                    if !I::put_table_base(&mut self.temp, bytes, Target::OwnBase(number)) {
+                        return Err(Pin::OutOfReach);
+                    }
+                    from = at + LABEL_BASE;
+                }
             }
             // After the last call of a piece no state is described.
             let at = if at < block.end {
@@ -326,11 +359,15 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 len,
                 input: at,
                 copied: false,
-                instead: matches!(stop, Stop::Site { .. } | Stop::Change(_) | Stop::Table(..)),
+                instead: matches!(
+                    stop,
+                    Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) | Stop::Base(_)
+                ),
                 of: match stop {
                     Stop::Site { len, .. } => Some((at, len)),
                     Stop::Change(change) => Some((at, change.len)),
                     Stop::Table(_, table) => Some((at, table.len)),
+                    Stop::Base(_) => Some((at, LABEL_BASE as u8)),
                     Stop::Counter(_) | Stop::Fork => None,
                 },
                 piece: block.piece,
@@ -379,6 +416,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let bytes = bytes.ok_or(Pin::NotInstructions)?;
         if table.relative {
             let fits = I::put_table_jump(&mut self.temp, bytes, Target::OwnTable(number));
+            return fits.then_some(()).ok_or(Pin::OutOfReach);
+        }
+        if let Some(how) = table.labels {
+            let (wide, own) = (table.width == 8, Target::OwnTable(number));
+            let fits = I::put_label_load(&mut self.temp, bytes, how, wide, own);
             return fits.then_some(()).ok_or(Pin::OutOfReach);
         }
         let last = (table.entries.len() as u32).saturating_sub(1);
@@ -719,6 +761,60 @@ impl<I: Isa> Emitter<'_, '_, I> {
         self.units.len() as u32 - 1
     }
 
+    /// Code that goes on in old code where a jump's index is of no label.
+    fn label_way_out(&mut self, table: &OwnTable, unit_of: &[u32]) -> Result<u32, Pin> {
+        let elf = self.program.elf;
+        let bytes = |at| {
+            elf.bytes_at(at, table.len.into())
+                .ok_or(Pin::NotInstructions)
+        };
+        let (load, jump) = (bytes(table.load)?, bytes(table.jump)?);
+        let holds = |b: &Block| b.start <= table.jump && table.jump < b.end;
+        let block = self.cfg.blocks.iter().position(holds);
+        let unit = block.and_then(|b| unit_of.get(b)).copied();
+        let unit = unit.and_then(|u| Some((u, self.units.get(u as usize)?)));
+        let fragment = unit.ok_or(Pin::NotInstructions)?.1.fragment;
+        let piece = block.map_or(0, |b| self.cfg.blocks[b].piece);
+        let (body, fixups, spans) = (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        );
+        let based = table.labels == Some(LabelLoad::Based);
+        let old = based.then_some(Target::Same(table.table));
+        if !I::put_label_way_out(&mut self.temp, load, jump, old) {
+            return Err(Pin::OutOfReach);
+        }
+        let end = self.temp.bytes.len() as u32;
+        self.spans.push(Span {
+            out: 0,
+            len: end - body,
+            input: table.jump,
+            copied: false,
+            instead: false,
+            of: None,
+            piece,
+        });
+        let state = (table.jump, piece);
+        self.units.push(Unit {
+            fragment,
+            body: (body, end),
+            fixups: (fixups, self.temp.fixups.len() as u32),
+            spans: (spans, self.spans.len() as u32),
+            cond: None,
+            mid: None,
+            jump: None,
+            offset: 0,
+            align: 1,
+            pad: 0,
+            check: None,
+            state,
+            on: state,
+            branch: None,
+        });
+        Ok(self.units.len() as u32 - 1)
+    }
+
     /// The input address whose unwind state holds where a unit begins, and its piece.
     fn state_of(&self, dest: Dest) -> Option<(u64, u16)> {
         let Dest::Unit(unit) = dest else {
@@ -966,4 +1062,6 @@ enum Stop<'a> {
     Change(&'a Change),
     /// The load of an entry of the function's n-th table of its own.
     Table(u32, &'a OwnTable),
+    /// The n-th addition that forms the address of such a table.
+    Base(u32),
 }

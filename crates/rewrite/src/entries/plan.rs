@@ -403,7 +403,8 @@ impl Plan {
             | Target::Bias
             | Target::Ready
             | Target::Enter
-            | Target::OwnTable(_) => OutputAddr::default(),
+            | Target::OwnTable(_)
+            | Target::OwnBase(_) => OutputAddr::default(),
         };
         out.copy_from_slice(&self.code.bytes);
         for fixup in &self.code.fixups {

@@ -115,6 +115,7 @@ fn make<'d, I: Isa>(
         anchored_targets: link::places(&a.cfg.anchored_targets),
         secondary_entries: a.secondary_entries.clone(),
         own_tables: a.cfg.own_tables.clone(),
+        own_bases: a.cfg.own_bases.clone(),
         falls_back: link::addresses(&a.cfg.falls_back),
         address_taken: link::places(&a.cfg.labels(program, function)),
         recorders: Code::default(),

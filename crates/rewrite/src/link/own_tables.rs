@@ -1,13 +1,18 @@
 //! Jump tables of new code's own ([`crate::cfg::OwnTable`]): their places and contents.
 //!
 //! They are in a section of constants, one after the other, in the order of the functions that could move. Those of a
-//! function that was taken back keep their places, so that all others do.
+//! function that was taken back keep their places, so that all others do. Tables of labels that no load with another
+//! displacement reads come first, each at the beginning of a page, so that one instruction forms its address; all loads
+//! of a function that have the same old one share it.
 
 use postlink_elf::OutputAddr;
 use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
 
+use postlink_isa::LABEL_TABLE;
+
 use super::place::Placement;
 use super::ready::{Ready, moving};
+use crate::cfg::OwnTable;
 use crate::error::Error;
 
 /// Name of the section.
@@ -25,15 +30,29 @@ impl OwnTables {
     /// Gives all tables their places.
     pub fn place(ready: &[Ready], writer: &mut Writer<'_>) -> OwnTables {
         let mut end = 0u64;
-        let mut at: Vec<Vec<u64>> = Vec::with_capacity(ready.len());
-        for r in ready {
-            let mut own = Vec::with_capacity(r.own_tables.len());
-            for table in &r.own_tables {
-                end = end.next_multiple_of(u64::from(table.width));
-                own.push(end);
-                end += table.size();
+        let mut align = 8;
+        let mut at: Vec<Vec<u64>> = ready.iter().map(|r| vec![0; r.own_tables.len()]).collect();
+        // Those of labels begin pages: one after the other, so that all others are behind them without a gap.
+        for labels in [true, false] {
+            for (r, at) in ready.iter().zip(&mut at) {
+                for (n, table) in r.own_tables.iter().enumerate() {
+                    if table.labels.is_some() != labels {
+                        continue;
+                    }
+                    let before = r.own_tables[..n].iter().position(|t| t.is_same(table));
+                    if let Some(before) = before {
+                        at[n] = at[before];
+                        continue;
+                    }
+                    if labels {
+                        align = LABEL_TABLE;
+                        end = end.next_multiple_of(LABEL_TABLE);
+                    }
+                    end = end.next_multiple_of(u64::from(table.width));
+                    at[n] = end;
+                    end += table.size();
+                }
             }
-            at.push(own);
         }
         if end == 0 {
             return OwnTables::default();
@@ -41,7 +60,7 @@ impl OwnTables {
         let placed = writer.append_anywhere(NewSection {
             name: SECTION.to_owned(),
             kind: NewKind::ReadOnly,
-            align: 8,
+            align,
             size: end,
         });
         let of = |own: Vec<u64>| own.into_iter().map(|a| placed.addr + a).collect();
@@ -62,15 +81,34 @@ impl OwnTables {
         let Some(table) = r.own_tables.get(n as usize) else {
             return OutputAddr::default();
         };
-        if table.relative {
+        if table.relative || table.labels.is_some() {
             return self.at(i, n as usize);
         }
         let further = self.at(i, n as usize).get().wrapping_sub(table.table);
         OutputAddr::new(table.disp.wrapping_add(further))
     }
+
+    /// The address that the n-th addition of the i-th function forms.
+    pub fn base(&self, r: &Ready, i: usize, n: u32) -> OutputAddr {
+        let base = r.own_bases.get(n as usize);
+        base.map_or(OutputAddr::default(), |b| self.at(i, b.table as usize))
+    }
 }
 
 impl Placement {
+    /// Where a table of the i-th function leads with an index that is of no label.
+    fn label_way_out(&self, r: &Ready, i: usize, table: &OwnTable) -> Option<OutputAddr> {
+        let ways = r.code.ways_out.iter();
+        let same = |n: u32| {
+            r.own_tables
+                .get(n as usize)
+                .is_some_and(|t| t.is_same(table))
+        };
+        let (_, fragment, offset) = ways.copied().find(|w| same(w.0))?;
+        let start = self.fragments[i].get(usize::from(fragment))?;
+        Some(*start + u64::from(offset))
+    }
+
     /// Fills in all tables.
     pub(super) fn fill_own_tables(
         &self,
@@ -86,19 +124,19 @@ impl Placement {
             for (n, table) in r.own_tables.iter().enumerate() {
                 let own = self.own_tables.at(i, n);
                 let mut at = (own - placed.addr) as usize;
-                let base = if table.relative {
-                    own.get()
-                } else {
-                    table.base
-                };
+                let base = table.counts_from(own.get());
                 for entry in &table.entries {
                     let value = match entry.block {
                         None if table.relative => return Err(too_far()),
+                        None if table.labels.is_some() => {
+                            let out = self.label_way_out(r, i, table).ok_or_else(too_far)?;
+                            out.get().wrapping_sub(base)
+                        }
                         None => entry.stored,
                         Some(b) => self.block(ready, i, b).get().wrapping_sub(base),
                     };
                     let width = usize::from(table.width);
-                    if width == 4 && entry.block.is_some() {
+                    if width == 4 && (entry.block.is_some() || table.labels.is_some()) {
                         i32::try_from(value as i64).map_err(|_| too_far())?;
                     }
                     let place = contents.get_mut(at..at + width).ok_or_else(too_far)?;

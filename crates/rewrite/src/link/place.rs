@@ -508,6 +508,7 @@ impl Placement {
             }
             Target::Same(a) => InputAddr::new(a).kept(),
             Target::OwnTable(n) => self.own_tables.displacement(r, i, n),
+            Target::OwnBase(n) => self.own_tables.base(r, i, n),
             Target::Counter(c) => {
                 probes.counters + probes.counter_size * (r.counter_base + u64::from(c))
             }

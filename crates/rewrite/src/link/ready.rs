@@ -4,7 +4,7 @@ use postlink_elf::InputAddr;
 use postlink_isa::{Code, Isa};
 
 use crate::analyse::{Analysed, FunctionUnwind, Probes, SecondaryEntry, Target};
-use crate::cfg::{BlockId, OwnTable, TableEntry};
+use crate::cfg::{BlockId, OwnBase, OwnTable, TableEntry};
 use crate::discover::Program;
 use crate::emit::{self, Emitted, FragmentUnwind, Plan, carry};
 use crate::pin::Pin;
@@ -25,6 +25,8 @@ pub struct Ready {
     pub secondary_entries: Vec<SecondaryEntry>,
     /// Its jump tables of its own.
     pub own_tables: Vec<OwnTable>,
+    /// Additions that form the addresses of some of them.
+    pub own_bases: Vec<OwnBase>,
     /// Jumps that continue in old code, by address.
     pub falls_back: Vec<InputAddr>,
     /// Its labels.
@@ -101,6 +103,7 @@ pub fn emit_in_place<'d, I: Isa>(
         anchored_targets: places(&a.cfg.anchored_targets),
         secondary_entries: a.secondary_entries.clone(),
         own_tables: a.cfg.own_tables.clone(),
+        own_bases: a.cfg.own_bases.clone(),
         falls_back: addresses(&a.cfg.falls_back),
         address_taken: places(&a.cfg.labels(program, function)),
         recorders: Code::default(),

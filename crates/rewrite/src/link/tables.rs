@@ -9,6 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::place::{LinkOptions, Placement};
 use super::ready::{Ready, moving};
 use crate::analyse::{EntryPatch, Target};
+use crate::cfg::OwnTable;
 use crate::discover::{Basis, Program};
 use crate::emit::FragmentUnwind;
 use crate::error::Error;
@@ -132,11 +133,34 @@ impl Placement {
             .map(move |((a, unwind), b)| (start + a, b - a, unwind))
     }
 
-    /// What the note says of a function's own jump tables.
+    /// What the note says of the n-th table of the i-th function, and of one instruction that it is read by.
+    fn claimed_table(
+        &self,
+        table: &OwnTable,
+        (i, n): (usize, usize),
+        load: (u64, u64),
+    ) -> note::OwnTable {
+        note::OwnTable {
+            load,
+            old: table.table,
+            base: table.base,
+            new: self.own_tables.at(i, n).get(),
+            entries: table.entries.len() as u64,
+            guarded: table.guarded,
+            wide: table.width == 8,
+        }
+    }
+
+    /// What the note says of a function's own jump tables, by the loads that read them, or by what forms their
+    /// addresses.
     fn claimed_tables(&self, r: &Ready, i: usize) -> Vec<note::OwnTable> {
         let fragments = r.code.fragments.iter().zip(self.fragments[i]);
-        let fixups = fragments.flat_map(|(f, start)| f.code.fixups.iter().map(move |x| (x, start)));
-        let loads = fixups.filter_map(|(x, start)| match x.target {
+        let fragments: Vec<_> = fragments.collect();
+        let fixups = || {
+            let all = fragments.iter();
+            all.flat_map(|(f, start)| f.code.fixups.iter().map(move |x| (x, *start)))
+        };
+        let loads = fixups().filter_map(|(x, start)| match x.target {
             Target::OwnTable(n) => Some((n as usize, start + u64::from(x.at))),
             _ => None,
         });
@@ -146,22 +170,24 @@ impl Placement {
                 let new = at - u64::from(table.lead);
                 Some((
                     n,
-                    note::OwnTable {
-                        load: (table.load, new.get()),
-                        old: table.table,
-                        base: table.base,
-                        new: self.own_tables.at(i, n).get(),
-                        entries: table.entries.len() as u64,
-                        guarded: table.guarded,
-                        wide: table.width == 8,
-                    },
+                    self.claimed_table(table, (i, n), (table.load, new.get())),
                 ))
             })
             .collect();
         // Several instructions may have the table's address; the first of them counts.
         tables.sort_unstable_by_key(|t| (t.0, t.1.load.1));
         tables.dedup_by_key(|t| t.0);
-        tables.into_iter().map(|t| t.1).collect()
+        let formed = fixups().filter_map(|(x, start)| match x.target {
+            Target::OwnBase(n) => {
+                let base = r.own_bases.get(n as usize)?;
+                let n = base.table as usize;
+                let table = r.own_tables.get(n)?;
+                let at = start + u64::from(x.at);
+                Some(self.claimed_table(table, (i, n), (base.at, at.get())))
+            }
+            _ => None,
+        });
+        tables.into_iter().map(|t| t.1).chain(formed).collect()
     }
 
     /// The note that claims what moved where. Returns its section.

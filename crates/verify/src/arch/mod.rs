@@ -324,11 +324,30 @@ pub(crate) struct TableLoad {
     pub to: Option<u8>,
     pub base: Option<u8>,
     pub index: u8,
+    /// How many low bits of it count.
+    pub bits: u8,
     /// Entries are of 8 bytes, not of 4 that are extended with their sign.
     pub wide: bool,
     pub disp: u64,
-    /// Prefixes beside those that belong to the registers' numbers.
+    /// Prefixes beside those that belong to the registers' numbers; on AArch64 how the index is extended.
     pub marks: u8,
+}
+
+/// What new code has in the place of a load of a label, where that has no displacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LabelLoad {
+    /// Bytes of all its instructions.
+    pub len: u64,
+    /// The table, if they form its address; else it is in `base`.
+    pub table: Option<u64>,
+    /// The register whose address is added to what was loaded, if one is.
+    pub base: Option<u8>,
+    /// The register with the index, and how the load extends it.
+    pub index: (u8, u8),
+    /// The register that the label is in afterwards. No other is written, and no flag.
+    pub to: u8,
+    /// Entries are addresses of 8 bytes, not words.
+    pub wide: bool,
 }
 
 /// Straight code of the input that ends with a jump through a table of distances.
@@ -522,6 +541,16 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// The same as one through a table of new code's own.
     fn own_table_jump(_bytes: &[u8], _addr: u64) -> Option<OwnTableJump> {
+        None
+    }
+
+    /// The straight code at the start of `bytes` as a load of a label from a table of new code's own.
+    fn label_load(_bytes: &[u8], _addr: u64) -> Option<LabelLoad> {
+        None
+    }
+
+    /// The straight code at the start of `bytes` as what forms an address in two steps: the register, the address.
+    fn forms_address(_bytes: &[u8], _addr: u64) -> Option<(u8, u64)> {
         None
     }
 

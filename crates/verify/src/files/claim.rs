@@ -91,6 +91,16 @@ impl OwnTable {
         if self.wide { 8 } else { 4 }
     }
 
+    /// Whether it is of addresses, and no guard is in front of it.
+    pub(crate) fn is_of_labels(&self) -> bool {
+        self.base == 0 && !self.guarded
+    }
+
+    /// What it is in the input, and how many of its entries there are. Tables of labels that have the same may be one.
+    pub(crate) fn key(&self) -> (InputAddr, u64, u64, bool, bool) {
+        (self.old, self.base, self.entries, self.wide, self.guarded)
+    }
+
     /// Where it is in the output.
     pub(crate) fn range(&self) -> Range {
         let start = self.new.get();

@@ -14,7 +14,7 @@
 //! | unwind rows, search table, call sites, actions, types | [`unwinding`] |
 //! | headers, pointers, tables, symbols, claim | [`file`] |
 //! | outputs without kept relocations | [`bare`] |
-//! | jump tables of new code's own there | [`own_tables`] |
+//! | jump tables of new code's own there | [`own_tables`], [`labels`] |
 //! | changed instructions | [`changes`], [`branches`] |
 //! | what the program may see of a code address | [`visible`] |
 
@@ -29,6 +29,7 @@ mod counting;
 mod debug;
 mod entries;
 mod file;
+mod labels;
 mod own_tables;
 mod unwinding;
 mod visible;
@@ -313,6 +314,50 @@ kinds! {
     OwnSumOff,
     /// The jump is to another register.
     OwnJumpElsewhere,
+    /// Two entries of a table of labels of new code's own are exchanged.
+    LabelEntrySwapped,
+    /// An entry of it is one instruction off.
+    LabelEntryOff,
+    /// An entry of it leads to another function.
+    LabelEntryToOtherFunction,
+    /// An entry that leads out leads to the function's entry.
+    LabelOutElsewhere,
+    /// What leads out takes another index.
+    LabelOutIndex,
+    /// It forms another address.
+    LabelOutBase,
+    /// It jumps to another register.
+    LabelOutJump,
+    /// Claims, and what forms its address, say that it begins a page later.
+    LabelTableMoved,
+    /// They say that it is where the program writes.
+    LabelTableWritable,
+    /// The claims say that it has one entry fewer.
+    LabelTableShort,
+    /// An instruction that has to do with it is not claimed.
+    LabelTableUnclaimed,
+    /// The load of a label forms another page.
+    LabelPageOff,
+    /// It takes another register for the index.
+    LabelIndexRegister,
+    /// It takes more or fewer bits of the index.
+    LabelIndexExtended,
+    /// It does not scale the index.
+    LabelIndexNotScaled,
+    /// It loads a word without its sign.
+    LabelWordUnsigned,
+    /// The word is multiplied before it is added.
+    LabelSumOff,
+    /// It is added to another register.
+    LabelSumElsewhere,
+    /// The sum is in another register.
+    LabelRegister,
+    /// A table's address is the old one's again, where loads of labels read it.
+    LabelBaseLost,
+    /// It is another page's.
+    LabelBaseOff,
+    /// It is in another register.
+    LabelBaseRegister,
     /// The guard of an index lets pass one more.
     GuardBoundUp,
     /// It compares as if numbers had a sign.
@@ -487,6 +532,33 @@ impl Kind {
         Kind::OwnEntryRegister,
         Kind::OwnSumOff,
         Kind::OwnJumpElsewhere,
+    ];
+
+    /// Kinds that only those of them for AArch64 have with tables of labels of new code's own, in programs that are not
+    /// at a fixed address.
+    pub const LABEL_TABLES: &'static [Kind] = &[
+        Kind::LabelEntrySwapped,
+        Kind::LabelEntryOff,
+        Kind::LabelEntryToOtherFunction,
+        Kind::LabelOutElsewhere,
+        Kind::LabelOutIndex,
+        Kind::LabelOutBase,
+        Kind::LabelOutJump,
+        Kind::LabelTableMoved,
+        Kind::LabelTableWritable,
+        Kind::LabelTableShort,
+        Kind::LabelTableUnclaimed,
+        Kind::LabelPageOff,
+        Kind::LabelIndexRegister,
+        Kind::LabelIndexExtended,
+        Kind::LabelIndexNotScaled,
+        Kind::LabelWordUnsigned,
+        Kind::LabelSumOff,
+        Kind::LabelSumElsewhere,
+        Kind::LabelRegister,
+        Kind::LabelBaseLost,
+        Kind::LabelBaseOff,
+        Kind::LabelBaseRegister,
     ];
 
     /// The same for x86-64, where some have guards.
@@ -848,6 +920,7 @@ impl<'a> Faults<'a> {
             {
                 self.own_table_edits(kind)
             }
+            _ if Kind::LABEL_TABLES.contains(&kind) => self.label_edits(kind),
             _ if [Kind::CALLS, Kind::CALLERS, Kind::CALLERS_SIGNED]
                 .iter()
                 .any(|list| list.contains(&kind)) =>

@@ -14,6 +14,7 @@ impl Faults<'_> {
         let functions = self.claim.functions.iter().enumerate();
         let all: Vec<(usize, usize, OwnTable)> = functions
             .flat_map(|(f, m)| m.tables.iter().enumerate().map(move |(n, t)| (f, n, *t)))
+            .filter(|(_, _, t)| !self.is_of_labels(t))
             // What was not reached is not read.
             .filter(|(_, _, t)| self.site_at(t.load.1.get()).is_some())
             .collect();

@@ -17,10 +17,13 @@
 
 use super::image::{rela_tables, relr_places};
 use crate::addr::InputAddr;
+use crate::arch::Arch;
 use crate::context::{Context, Findings};
 use crate::files::bytes::u64_in;
-use crate::files::elf::Elf;
+use crate::files::claim::{Claim, OwnTable};
+use crate::files::elf::{ET_EXEC, Elf};
 use crate::report::{Check, Failure};
+use rustc_hash::FxHashMap;
 
 /// Places of all dynamic relocations of a file, ascending.
 pub(crate) fn places(elf: &Elf<'_>) -> Vec<u64> {
@@ -37,6 +40,33 @@ pub(crate) fn places(elf: &Elf<'_>) -> Vec<u64> {
     }
     places.sort_unstable();
     places
+}
+
+/// By place: the addresses that the loader makes, to which it adds nothing but the load bias. Asked for where new code
+/// has tables of labels of its own, and the file is not at a fixed address; else there is none.
+pub(crate) fn words<A: Arch>(elf: &Elf<'_>, claim: &Claim<'_>) -> FxHashMap<u64, u64> {
+    let mut words = FxHashMap::default();
+    let mut tables = claim.functions.iter().flat_map(|f| &f.tables);
+    let of_labels = |t: &OwnTable| !t.wide && t.base == 0;
+    if A::STEP == 1 || elf.etype == ET_EXEC || !tables.any(of_labels) {
+        return words;
+    }
+    for table in rela_tables(elf) {
+        let bytes = elf.bytes(table.start, table.len()).unwrap_or_default();
+        words.extend(bytes.chunks_exact(24).filter_map(|entry| {
+            let relative = u64_in(entry, 8)? == u64::from(A::RELATIVE[0]);
+            Some((u64_in(entry, 0)?, u64_in(entry, 16)?)).filter(|_| relative)
+        }));
+    }
+    if let (Some(at), Some(size)) = (elf.dynamic_value(36), elf.dynamic_value(35)) {
+        let places = relr_places(elf.bytes(at, size).unwrap_or_default());
+        words.extend(
+            places
+                .into_iter()
+                .filter_map(|at| Some((at, elf.u64_at(at)?))),
+        );
+    }
+    words
 }
 
 /// Compares code and the unwind table with writable segments and the places of [`Context::loaded`].

@@ -26,7 +26,7 @@
 //! What may be another instruction than the old one, and why, is in [`changes`]: one rule a kind of change, which is
 //! counted.
 //!
-//! Where no kept relocations were used, loads of new code may read jump tables of its own ([`own_tables`]).
+//! Where no kept relocations were used, loads of new code may read jump tables of its own ([`own_tables`], [`labels`]).
 //!
 //! At each pair the unwind rows are compared, and at each call what the personality routine would decide; at every
 //! instruction, if the routine is not known to be one that is asked about calls alone.
@@ -40,6 +40,7 @@
 
 pub(crate) mod changes;
 mod counting;
+mod labels;
 mod no_return;
 mod own_tables;
 mod pages;

@@ -27,6 +27,8 @@
 //! | what both overwrite | is read by nothing behind the jump |
 //! | instructions behind the first of either | are entered by nobody in new code |
 //!
+//! Tables of labels are another thing there ([`super::labels`]).
+//!
 //! Base and index are known by data flow forwards over the function's new code ([`super::values`]), when the lock
 //! step is complete. That is a closed world: nobody knows an address of new code but those that are published. Control
 //! comes in at the entry, at labels and where other functions lead to, at landing pads, and by returns, which are
@@ -42,13 +44,14 @@
 //! next call, return or other indirect jump (A6); up to there that is shown.
 
 use super::changes::Next;
+use super::labels::Out;
 use super::no_return;
 use super::pages::Pending;
 use super::values::{Fact, Values};
 use super::{INSIDE, OldState, State, Step, Walk, fail};
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::step::flag;
-use crate::arch::{Arch, Flow, Insn, Operand, TableJump, TableLoad};
+use crate::arch::{Arch, Flow, Insn, LabelLoad, Operand, TableJump, TableLoad};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::{OwnTable, Range};
 use crate::report::{Check, Failure, TableBound, TableReport};
@@ -64,11 +67,19 @@ const AGAIN: u32 = 32;
 #[derive(Debug, Default)]
 pub(super) struct OwnTables {
     /// Claimed loads that were reached, by new address, with the number of the table.
-    loads: FxHashMap<OutputAddr, usize>,
+    pub loads: FxHashMap<OutputAddr, usize>,
     /// Those of them that are whole jumps, with what they are in the input.
     jumps: FxHashMap<OutputAddr, TableJump>,
     /// By number of the table: where its entries lead in new code.
-    targets: FxHashMap<usize, Vec<OutputAddr>>,
+    pub targets: FxHashMap<usize, Vec<OutputAddr>>,
+    /// Loads of labels that are others, claimed ones and those by registers with another address.
+    pub labels: FxHashMap<OutputAddr, LabelLoad>,
+    /// Where addresses of tables of labels are formed, with the number of the table.
+    pub bases: FxHashMap<OutputAddr, usize>,
+    /// Tables of labels whose entries were related, and whether registers hold their addresses.
+    pub published: Vec<(OwnTable, bool, usize)>,
+    /// What entries of theirs lead to that are of no label.
+    pub ways_out: FxHashMap<usize, Out>,
     /// Guards, with their ends.
     guards: FxHashMap<OutputAddr, OutputAddr>,
     /// Inserted code, with its end.
@@ -92,11 +103,13 @@ struct Assumed {
 
 /// What data flow has shown.
 #[derive(Default)]
-struct Shown {
+pub(super) struct Shown {
     /// Jumps through tables, new address and number.
     jumps: Vec<(OutputAddr, usize)>,
     /// Tables whose loads were judged.
-    judged: FxHashSet<usize>,
+    pub judged: FxHashSet<usize>,
+    /// Ways out of tables of labels, with the old jump and their lengths.
+    pub ways_out: Vec<(InputAddr, OutputAddr, u64)>,
     /// Something foreign is left where it is not looked any further (A6).
     left: bool,
 }
@@ -127,7 +140,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(None);
         };
         let Some(number) = self.f.tables.iter().position(|t| t.load == (p, q)) else {
-            return Ok(None);
+            return self.based_load(p, q, pending);
         };
         let Some(table) = self.f.tables.get(number).copied() else {
             return Ok(None);
@@ -135,6 +148,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let old_bytes = self.old_bytes(p).unwrap_or(b"");
         if let Some(jump) = A::table_jump(old_bytes, p.get()) {
             return self.own_table_jump(number, &table, &jump, pending);
+        }
+        if A::STEP > 1 {
+            return self.label_table(number, &table, pending);
         }
         let (new_bytes, slot) = self.new_bytes(q).unwrap_or((b"", 0));
         let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
@@ -232,6 +248,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if table.entries == 0 || table.entries > ENTRIES {
             return wrong("a jump table has no entries, or more than 4096");
         }
+        let to = self.own_entries(table)?;
         let new = table.range();
         let old_width = jump.map_or(table.width(), |jump| jump.width.into());
         let old = Range {
@@ -241,16 +258,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 .get()
                 .saturating_add(table.entries.saturating_mul(old_width)),
         };
-        let fixed = cx.output.load_at(new.start).is_some_and(|s| {
-            !s.is_writable() && new.end <= s.file_end() && cx.input.load_at(new.start).is_none()
-        });
-        if !fixed {
-            return wrong("a jump table of new code's own is not in new memory that is only read");
-        }
-        let (Some(from), Some(to)) = (
-            cx.input.bytes(old.start, old.len()),
-            cx.output.bytes(new.start, new.len()),
-        ) else {
+        let Some(from) = cx.input.bytes(old.start, old.len()) else {
             return wrong("a jump table is not in the file");
         };
         if cx.may_be_written(old.start, old.end) {
@@ -309,8 +317,26 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(())
     }
 
+    /// The entries of a table of new code's own.
+    pub(super) fn own_entries(&self, table: &OwnTable) -> Result<&'a [u8], Box<Failure>> {
+        let cx = self.cx;
+        let (p, q) = table.load;
+        let new = table.range();
+        let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
+        let fixed = cx.output.load_at(new.start).is_some_and(|s| {
+            !s.is_writable() && new.end <= s.file_end() && cx.input.load_at(new.start).is_none()
+        });
+        if !fixed {
+            return wrong("a jump table of new code's own is not in new memory that is only read");
+        }
+        match cx.output.bytes(new.start, new.len()) {
+            Some(entries) => Ok(entries),
+            None => wrong("a jump table is not in the file"),
+        }
+    }
+
     /// Where pages are guarded, what a jump may lead to begins as it did.
-    fn lets_jumps_in(&self, from: InputAddr, to: OutputAddr) -> Step {
+    pub(super) fn lets_jumps_in(&self, from: InputAddr, to: OutputAddr) -> Step {
         let pad = |bytes: Option<&[u8]>, at: u64| {
             bytes
                 .and_then(|bytes| A::decode(bytes, at))
@@ -335,7 +361,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Some(at + u64::from(A::index_guard(bytes, at.get())?.len))
             };
             t.load.1 == at || t.guarded && guard() == Some(t.load.1)
-        })
+        }) || self.reads_base(p, at).is_some()
     }
 
     /// The end of a guard at `at`, if there is one and it is in front of a claimed load of the old side's.
@@ -368,7 +394,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Judges the tables that were reached, when all pairs are known.
     pub(super) fn judge_own_tables(&mut self) -> Step {
-        if self.own.loads.is_empty() {
+        let own = &self.own;
+        if own.loads.is_empty() && own.labels.is_empty() && own.bases.is_empty() {
             return Ok(());
         }
         self.enter_what_is_not_followed();
@@ -380,6 +407,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.kept_by_calls = assumed.kept;
         self.out.without_return = assumed.no_return;
         self.out.behind_tables = shown.left;
+        for &(p, q, len) in &shown.ways_out {
+            self.mark_way_out(p, q, len)?;
+        }
         for (q, number) in shown.jumps {
             let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
                 continue;
@@ -433,7 +463,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The old address that an instruction of new code stands for.
-    fn old_of(&self, q: OutputAddr) -> Option<InputAddr> {
+    pub(super) fn old_of(&self, q: OutputAddr) -> Option<InputAddr> {
         let (_, slot) = self.new_bytes(q)?;
         let id = self
             .s
@@ -480,12 +510,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The end of inserted code, or of a guard.
-    fn passed_over(&self, at: OutputAddr) -> Option<OutputAddr> {
+    pub(super) fn passed_over(&self, at: OutputAddr) -> Option<OutputAddr> {
         let guard = self.own.guards.get(&at);
         guard.or_else(|| self.own.inserted.get(&at)).copied()
     }
 
-    fn insn_at(&self, at: OutputAddr) -> Option<Insn> {
+    pub(super) fn insn_at(&self, at: OutputAddr) -> Option<Insn> {
         A::decode(self.new_bytes(at)?.0, at.get())
     }
 
@@ -555,7 +585,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Some(&mut shown),
             )?;
         }
-        match self.own.loads.iter().find(|l| !shown.judged.contains(l.1)) {
+        let mut claimed = self.own.loads.iter().chain(&self.own.bases);
+        match claimed.find(|l| !shown.judged.contains(l.1)) {
             None => Ok(shown),
             Some((at, _)) => {
                 let text = "nothing that is followed leads to a load from a jump table";
@@ -580,6 +611,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return Ok(());
             }
             if !self.f.in_new(at) {
+                self.bases_stay(at, &values, u32::MAX, shown.is_some())?;
                 return self.leave(&values, shown);
             }
             if let Some(end) = self.passed_over(at) {
@@ -605,8 +637,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 goes.extend(targets.map(|to| (*to, values.clone())));
                 return Ok(());
             }
+            if let Some(next) = self.label_step(at, bytes, &mut values, shown.as_deref_mut())? {
+                at = next;
+                continue;
+            }
             if let Some(shown) = shown.as_deref_mut() {
                 self.judge(at, &insn, bytes, &values, shown)?;
+                self.bases_stay(at, &values, self.seen_by(&insn), true)?;
             }
             let next = at + u64::from(insn.len);
             match insn.flow {
@@ -645,6 +682,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     });
                     values.lose_flags();
                     values.foreign &= A::KEPT_BY_CALLS;
+                    values.bases &= values.foreign;
                     values.foreign_flags = 0;
                 }
                 Flow::Trap if self.own.ends_path(at) => return self.leave(&values, shown),
@@ -656,11 +694,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Flow::IndirectJump { .. } => {
                     match self.through(at, &insn, bytes, &values) {
                         Some(number) => {
+                            if let Some(out) = self.own.ways_out.get(&number) {
+                                self.lead_out(at, out, &values, shown)?;
+                            }
                             self.plain(at, bytes, &mut values);
                             let targets = self.own.targets.get(&number).into_iter().flatten();
                             goes.extend(targets.map(|to| (*to, values.clone())));
                         }
-                        None => self.leave(&values, shown)?,
+                        None => {
+                            self.bases_stay(at, &values, u32::MAX, shown.is_some())?;
+                            self.leave(&values, shown)?;
+                        }
                     }
                     return Ok(());
                 }
@@ -669,8 +713,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
+    /// Registers that may be looked at where an instruction leads out of new code.
+    fn seen_by(&self, insn: &Insn) -> u32 {
+        let out = |target: u64| !self.f.in_new(OutputAddr::new(target));
+        match insn.flow {
+            Flow::Call(_) | Flow::IndirectCall | Flow::Trap => !A::KEPT_BY_CALLS,
+            Flow::Stop => u32::MAX,
+            Flow::Jump(target) | Flow::Branch { target, .. } if out(target) => u32::MAX,
+            _ => 0,
+        }
+    }
+
     /// Control leaves, or it is not looked any further what a call does.
-    fn leave(&self, values: &Values, shown: Option<&mut Shown>) -> Step {
+    pub(super) fn leave(&self, values: &Values, shown: Option<&mut Shown>) -> Step {
         if let Some(shown) = shown {
             shown.left |= values.foreign != 0 || values.foreign_flags != 0;
         }
@@ -694,6 +749,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let leaves = A::leaves(bytes, at.get());
         values.after(&leaves);
         values.foreign &= !effects.kills;
+        values.bases &= values.foreign;
         values.low = (values.low | leaves.low) & values.foreign;
         values.foreign_flags &= !effects.flag_kills;
         if let Some(number) = self.own.loads.get(&at)
@@ -719,7 +775,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// A link-time address: a number is one where the program is at a fixed address.
-    fn address(&self, fact: Fact) -> Option<u64> {
+    pub(super) fn address(&self, fact: Fact) -> Option<u64> {
         match fact {
             Fact::Address(a) => Some(a),
             Fact::Number(a) if self.cx.fixed() => Some(a),

@@ -111,7 +111,9 @@ pub(super) struct Values {
     compared: Option<(u8, u8, u64)>,
     /// Registers that hold something else than in the old program, one bit each.
     pub foreign: u32,
-    /// Of those: their low 8 bits hold what they do there.
+    /// Of those: they may hold the address of a table of new code's own in the place of the old one's.
+    pub bases: u32,
+    /// Of those that are foreign: their low 8 bits hold what they do there.
     pub low: u32,
     /// Flags that do.
     pub foreign_flags: u8,
@@ -123,6 +125,7 @@ impl Values {
         registers: [Known::NOTHING; REGISTERS],
         compared: None,
         foreign: 0,
+        bases: 0,
         low: 0,
         foreign_flags: 0,
     };
@@ -284,6 +287,13 @@ impl Values {
         }
         self.foreign |= 1 << register;
         self.low &= !(1 << register);
+        self.bases &= !(1 << register);
+    }
+
+    /// Puts the address of a table into a register that holds another one's in the old program.
+    pub(super) fn put_base(&mut self, register: u8, table: u64) {
+        self.put_foreign(register, Fact::Address(table));
+        self.bases |= 1 << register;
     }
 
     /// Some registers may hold something else than in the old program, whatever it is.
@@ -291,6 +301,7 @@ impl Values {
         self.lose(registers);
         self.foreign |= registers;
         self.low &= !registers;
+        self.bases &= !registers;
     }
 
     /// The same where a branch on the comparison in the flags has shown this bound of it.
@@ -349,6 +360,7 @@ impl Values {
         // What is not foreign has its low bits as well.
         self.low = (self.low | !self.foreign) & (other.low | !other.foreign);
         self.foreign |= other.foreign;
+        self.bases |= other.bases;
         self.low &= self.foreign;
         self.foreign_flags |= other.foreign_flags;
         *self != before

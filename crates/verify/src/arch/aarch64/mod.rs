@@ -37,8 +37,9 @@ use crate::arch::graph::Graph;
 use crate::arch::step::Step;
 
 use super::{
-    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, Leaves, Loaded,
-    Longer, Notes, Operand, OwnTableJump, PageUse, Plain, TableJump, Takes, ThroughSlot, Touched,
+    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, LabelLoad,
+    Leaves, Loaded, Longer, Notes, Operand, OwnTableJump, PageUse, Plain, TableJump, TableLoad,
+    Takes, ThroughSlot, Touched,
 };
 
 /// The instruction set.
@@ -636,6 +637,18 @@ impl Arch for AArch64 {
 
     fn table_jump(bytes: &[u8], addr: u64) -> Option<TableJump> {
         tables::table_jump(bytes, addr)
+    }
+
+    fn table_load(bytes: &[u8]) -> Option<TableLoad> {
+        tables::table_load(bytes)
+    }
+
+    fn forms_address(bytes: &[u8], addr: u64) -> Option<(u8, u64)> {
+        tables::formed(bytes, addr).map(|(register, formed)| (register as u8, formed))
+    }
+
+    fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
+        tables::label_load(bytes, addr)
     }
 
     fn own_table_jump(bytes: &[u8], addr: u64) -> Option<OwnTableJump> {

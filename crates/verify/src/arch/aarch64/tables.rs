@@ -23,11 +23,19 @@
 //! br D
 //! ```
 //!
-//! In the output `adrp S, page; add S, S, #low; ldrsw L, [S, I, #2]; add D, S, L; br D`, for a table of words that
+//! Labels are loaded by `ldr D, [T, I, #3]` alone; in the output, for a table that begins a page, by
+//!
+//! ```text
+//! adrp D, page; ldr D, [D, I, #3]
+//! adrp D, page; ldrsw D, [D, I, #2]; add D, T, D
+//! ldrsw D, [T, I, #2]; add D, T, D
+//! ```
+//!
+//! Jumps through tables of distances are in the output `adrp S, page; add S, S, #low; ldrsw L, [S, I, #2]; add D, S, L; br D`, for a table of words that
 //! count from it.
 
 use super::{AArch64, registers, target, word};
-use crate::arch::{Arch, Leaves, Left, OwnTableJump, TableJump};
+use crate::arch::{Arch, LabelLoad, Leaves, Left, OwnTableJump, TableJump, TableLoad};
 
 fn ones(bits: u32) -> u64 {
     if bits >= 64 {
@@ -199,7 +207,7 @@ pub(super) fn most_if(cond: u16, taken: bool, number: u64) -> Option<u64> {
 }
 
 /// `adrp r, page; add r, r, #low`: the register and the address.
-fn formed(bytes: &[u8], addr: u64) -> Option<(u32, u64)> {
+pub(super) fn formed(bytes: &[u8], addr: u64) -> Option<(u32, u64)> {
     let (page, add) = (word(bytes)?, word(bytes.get(4..)?)?);
     let register = page & 31;
     let alike = page & 0x9f00_0000 == 0x9000_0000
@@ -342,6 +350,60 @@ pub(super) fn own_table_jump(bytes: &[u8], addr: u64) -> Option<OwnTableJump> {
     })
 }
 
+/// See [`Arch::table_load`].
+pub(super) fn table_load(bytes: &[u8]) -> Option<TableLoad> {
+    let load = word(bytes)?;
+    let (base, index, to) = indexed(load)?;
+    // 64 bits
+    (load & 0xffe0_0000 == 0xf860_0000).then_some(TableLoad {
+        to: Some(to as u8),
+        base: Some(base as u8),
+        index: index.0,
+        bits: index_bits(index.1),
+        wide: true,
+        disp: 0,
+        marks: index.1,
+    })
+}
+
+/// See [`Arch::label_load`].
+pub(super) fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
+    let first = word(bytes)?;
+    let pages = first & 0x9f00_0000 == 0x9000_0000;
+    let page = pages.then(|| (first & 31, target(first, addr)));
+    let at = |k: usize| bytes.get(4 * (k + usize::from(pages))..).and_then(word);
+    let load = at(0)?;
+    let (from, index, to) = indexed(load)?;
+    // What holds the page is loaded over, and not the index.
+    if page.is_some_and(|(register, _)| register != from || from != to || to == u32::from(index.0))
+    {
+        return None;
+    }
+    let table = page.map(|p| p.1);
+    let (wide, base) = match load & 0xffe0_0000 {
+        0xf860_0000 if pages => (true, None),
+        // ldrsw, and its sum with a register that is not the loaded one
+        0xb8a0_0000 => {
+            let sum = at(1)?;
+            let base = field(sum, 5, 5);
+            let adds = sum == 0x8b00_0000 | to << 16 | base << 5 | to;
+            if !adds || base == to || base == 31 || !pages && base != from {
+                return None;
+            }
+            (false, Some(base as u8))
+        }
+        _ => return None,
+    };
+    Some(LabelLoad {
+        len: 4 * (u64::from(pages) + 1 + u64::from(!wide)),
+        table,
+        base,
+        index,
+        to: to as u8,
+        wide,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,6 +501,52 @@ mod tests {
             (4, 0xd63f_0000),
         ] {
             assert_eq!(but(k, word), None, "{k}: {word:x}");
+        }
+    }
+
+    #[test]
+    fn loads_of_labels_are_read() {
+        let old = |w: u32| table_load(&w.to_le_bytes()).map(|l| (l.to, l.base, l.index, l.bits));
+        // ldr x2, [x21, x0, lsl #3]; with w0, uxtw; ldr w2; not scaled; sxtw
+        assert_eq!(old(0xf860_7aa2), Some((Some(2), Some(21), 0, 64)));
+        assert_eq!(old(0xf860_5aa2), Some((Some(2), Some(21), 0, 32)));
+        for w in [0xb860_7aa2u32, 0xf860_6aa2, 0xf860_daa2, 0x3860_7aa2] {
+            assert_eq!(old(w), None, "{w:x}");
+        }
+        let new = |words: &[u32]| {
+            label_load(&code(words), 0x1000)
+                .map(|l| (l.len, l.table, l.base, l.index, l.to, l.wide))
+        };
+        let (page, ldr, ldrsw, add) = (
+            0x9000_0002u32,
+            0xf860_7842u32,
+            0xb8a0_7842u32,
+            0x8b02_02a2u32,
+        );
+        assert_eq!(
+            new(&[page, ldr]),
+            Some((8, Some(0x1000), None, (0, 3), 2, true))
+        );
+        let narrow = Some((12, Some(0x1000), Some(21), (0, 3), 2, false));
+        assert_eq!(new(&[page, ldrsw, add]), narrow);
+        let based = Some((8, None, Some(21), (0, 3), 2, false));
+        assert_eq!(new(&[0xb8a0_7aa2, add]), based);
+        let no: &[&[u32]] = &[
+            // The page is in another register, or in the index's; the sum is of another, or into another.
+            &[0x9000_0003, ldr],
+            &[page, 0xf862_7842],
+            &[page, ldrsw, 0x8b03_02a2],
+            &[page, ldrsw, 0x8b02_02a3],
+            &[page, ldrsw, 0x8b02_0042],
+            // What is added is not what was loaded from; it is shifted; a word without its sign; no sum.
+            &[0xb8a0_7aa2, 0x8b02_0282],
+            &[0xb8a0_7aa2, 0x8b02_06a2],
+            &[0xb860_7aa2, add],
+            &[page, ldrsw],
+            &[0xf860_7aa2],
+        ];
+        for words in no {
+            assert_eq!(new(words), None, "{words:x?}");
         }
     }
 

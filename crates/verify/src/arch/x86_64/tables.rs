@@ -243,6 +243,7 @@ pub(super) fn table_load(bytes: &[u8]) -> Option<TableLoad> {
         to,
         base: mem.base,
         index,
+        bits: 64,
         wide: width == 8,
         disp: mem.disp as u64,
         marks: legacy.len() as u8,

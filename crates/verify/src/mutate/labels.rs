@@ -1,0 +1,277 @@
+//! Faults in tables of labels of new code's own on AArch64, in what loads from them, in what forms their addresses, and
+//! in what is claimed of them.
+
+use super::{Edit, Faults, Kind};
+use crate::addr::OutputAddr;
+use crate::arch::aarch64::word;
+use crate::files::bytes::{u32_in, u64_in};
+use crate::files::claim::OwnTable;
+
+/// Instructions by which a page is formed: `adrp`.
+const PAGE: u64 = 4096;
+
+/// A claim of a table, by the numbers of the function and of the claim.
+struct Claimed {
+    function: usize,
+    number: usize,
+    table: OwnTable,
+    /// Where the claimed instruction is in the file.
+    at: usize,
+    /// It forms the table's address for loads elsewhere.
+    based: bool,
+}
+
+impl Faults<'_> {
+    /// Claimed tables of labels, of AArch64 outputs.
+    fn label_tables(&self) -> Vec<Claimed> {
+        let functions = self.claim.functions.iter().enumerate();
+        let all =
+            functions.flat_map(|(f, m)| m.tables.iter().enumerate().map(move |(n, t)| (f, n, *t)));
+        all.filter(|t| self.arm && self.is_of_labels(&t.2))
+            .filter_map(|(function, number, table)| {
+                let old = word(self.input.bytes(table.load.0.get(), 4)?)?;
+                Some(Claimed {
+                    function,
+                    number,
+                    table,
+                    at: self.site_at(table.load.1.get())?.at,
+                    // An addition with an immediate operand.
+                    based: old >> 24 == 0x91,
+                })
+            })
+            .collect()
+    }
+
+    /// Whether a claimed table is of labels.
+    pub(super) fn is_of_labels(&self, table: &OwnTable) -> bool {
+        self.arm && table.base == 0
+    }
+
+    pub(super) fn label_edits(&self, kind: Kind) -> Vec<Edit> {
+        let all = self.label_tables();
+        let each = all.iter();
+        match kind {
+            Kind::LabelEntrySwapped
+            | Kind::LabelEntryOff
+            | Kind::LabelEntryToOtherFunction
+            | Kind::LabelOutElsewhere
+            | Kind::LabelOutIndex
+            | Kind::LabelOutBase
+            | Kind::LabelOutJump => each.filter_map(|t| self.label_entry(kind, t)).collect(),
+            Kind::LabelTableMoved | Kind::LabelTableWritable => each
+                .filter_map(|t| {
+                    let to = match kind {
+                        Kind::LabelTableMoved => t.table.new.get() + PAGE,
+                        _ => self.writable_page()?,
+                    };
+                    self.label_table_at(t, to)
+                })
+                .collect(),
+            Kind::LabelTableShort => each
+                .filter_map(|t| {
+                    let mut claim = self.claim.clone();
+                    // All that share it.
+                    for table in &mut claim.functions.get_mut(t.function)?.tables {
+                        if table.key() == t.table.key() && table.new == t.table.new {
+                            table.entries = t.table.entries.checked_sub(1).filter(|n| *n > 0)?;
+                        }
+                    }
+                    self.claiming(&claim, format!("at {:#x}", t.table.load.1))
+                })
+                .collect(),
+            Kind::LabelTableUnclaimed => each
+                .filter_map(|t| {
+                    let mut claim = self.claim.clone();
+                    let tables = &mut claim.functions.get_mut(t.function)?.tables;
+                    (t.number < tables.len()).then(|| tables.remove(t.number));
+                    self.claiming(&claim, format!("at {:#x}", t.table.load.1))
+                })
+                .collect(),
+            Kind::LabelBaseLost | Kind::LabelBaseOff | Kind::LabelBaseRegister => each
+                .filter(|t| t.based)
+                .filter_map(|t| self.label_base(kind, t))
+                .collect(),
+            _ => {
+                let of_loads = each.clone().filter(|t| !t.based);
+                let mut edits: Vec<Edit> = of_loads
+                    .filter_map(|t| self.label_word(kind, t.at, true))
+                    .collect();
+                let by_base = each.filter(|t| t.based).flat_map(|t| self.based_loads(t));
+                edits.extend(by_base.filter_map(|at| self.label_word(kind, at, false)));
+                edits
+            }
+        }
+    }
+
+    /// Places in the file of loads that read a register with a table's address.
+    fn based_loads(&self, t: &Claimed) -> Vec<usize> {
+        let Some(page) = self.output.data.get(t.at..).and_then(word) else {
+            return Vec::new();
+        };
+        let Some(function) = self.claim.functions.get(t.function) else {
+            return Vec::new();
+        };
+        let loads = |at: usize| {
+            let load = self.output.data.get(at..).and_then(word);
+            load.is_some_and(|w| {
+                let wanted = if t.table.wide {
+                    0xf860_1800
+                } else {
+                    0xb8a0_1800
+                };
+                w & 0xffe0_1c00 == wanted && w >> 5 & 31 == page & 31
+            })
+        };
+        let own = self
+            .sites
+            .iter()
+            .filter(|s| function.in_new(OutputAddr::new(s.addr)));
+        own.map(|s| s.at).filter(|at| loads(*at)).collect()
+    }
+
+    /// An instruction of what loads a label. `page`: the first of them forms a page.
+    fn label_word(&self, kind: Kind, at: usize, page: bool) -> Option<Edit> {
+        let old = |k: usize| word(self.output.data.get(at + 4 * k..)?);
+        let first = usize::from(page);
+        let load = old(first)?;
+        let sum = old(first + 1).filter(|_| load >> 22 & 3 == 2);
+        let base = sum.unwrap_or(load) >> 5 & 31;
+        let named = [load & 31, load >> 5 & 31, load >> 16 & 31, base];
+        let other = (0..29).find(|r| !named.contains(r))?;
+        let (k, new) = match kind {
+            Kind::LabelPageOff if page => (0, old(0)? ^ 1 << 29),
+            Kind::LabelIndexRegister => (first, load & !(31 << 16) | other << 16),
+            Kind::LabelIndexExtended => (first, load ^ 1 << 13),
+            Kind::LabelIndexNotScaled => (first, load & !(1 << 12)),
+            // Without its sign.
+            Kind::LabelWordUnsigned => (first, load & !(3 << 22) | 1 << 22),
+            Kind::LabelSumOff => (first + 1, sum? | 1 << 10),
+            Kind::LabelSumElsewhere => (first + 1, sum? & !(31 << 5) | other << 5),
+            Kind::LabelRegister => (first + 1, sum? & !31 | other),
+            _ => return None,
+        };
+        let what = format!("word {k} at {at:#x} of the file");
+        Some(Edit::new(what, at + 4 * k, &new.to_le_bytes()))
+    }
+
+    /// What forms a table's address.
+    fn label_base(&self, kind: Kind, t: &Claimed) -> Option<Edit> {
+        let old = word(self.output.data.get(t.at..)?)?;
+        let new = match kind {
+            // The instruction of the input.
+            Kind::LabelBaseLost => word(self.input.bytes(t.table.load.0.get(), 4)?)?,
+            Kind::LabelBaseOff => old ^ 1 << 29,
+            _ => old ^ 1,
+        };
+        let what = format!("at {:#x}", t.table.load.1);
+        Some(Edit::new(what, t.at, &new.to_le_bytes()))
+    }
+
+    /// A page of the program's data, with enough behind it.
+    fn writable_page(&self) -> Option<u64> {
+        let loads = self.output.loads().iter();
+        loads.filter(|l| l.is_writable()).find_map(|l| {
+            let page = l.addr.next_multiple_of(PAGE);
+            (page + 8 <= l.file_end()).then_some(page)
+        })
+    }
+
+    /// All claims that share a table, and what forms its address, say that it is elsewhere.
+    fn label_table_at(&self, t: &Claimed, to: u64) -> Option<Edit> {
+        let mut claim = self.claim.clone();
+        let mut changes = Vec::new();
+        for table in &mut claim.functions.get_mut(t.function)?.tables {
+            if table.key() != t.table.key() || table.new != t.table.new {
+                continue;
+            }
+            table.new = OutputAddr::new(to);
+            let site = self.site_at(table.load.1.get())?;
+            let old = word(self.output.data.get(site.at..)?)?;
+            let pages = ((to >> 12).wrapping_sub(site.addr >> 12)) as u32;
+            let page = old & !0x60ff_ffe0 | (pages & 3) << 29 | (pages >> 2 & 0x7ffff) << 5;
+            changes.push((site.at, page.to_le_bytes().to_vec()));
+        }
+        let mut edit = self.claiming(&claim, format!("at {:#x} to {to:#x}", t.table.load.1))?;
+        edit.changes.extend(changes);
+        Some(edit)
+    }
+
+    /// An entry of a table of labels.
+    fn label_entry(&self, kind: Kind, t: &Claimed) -> Option<Edit> {
+        let table = &t.table;
+        let width = table.width() as usize;
+        let at = self.offset(table.new.get())?;
+        let base = match (table.wide, t.based) {
+            (true, _) => 0,
+            (false, true) => table.new.get(),
+            (false, false) => table.old.get(),
+        };
+        let entry = |i: usize| {
+            let bytes = self.file(at + i * width, width);
+            if table.wide {
+                u64_in(bytes, 0)
+            } else {
+                u32_in(bytes, 0).map(|w| base.wrapping_add_signed((w as i32).into()))
+            }
+        };
+        let function = self.claim.functions.get(t.function)?;
+        let inside = |i: &usize| entry(*i).is_some_and(|to| function.in_new(OutputAddr::new(to)));
+        let mut entries = 0..table.entries as usize;
+        let stored = |to: u64| {
+            to.wrapping_sub(base)
+                .to_le_bytes()
+                .get(..width)
+                .map(<[u8]>::to_vec)
+        };
+        let place = |i: usize| at + i * width;
+        let changes = match kind {
+            Kind::LabelEntrySwapped => {
+                let i = entries.find(inside)?;
+                let j = entries.find(|j| inside(j) && entry(*j) != entry(i))?;
+                vec![
+                    (place(i), stored(entry(j)?)?),
+                    (place(j), stored(entry(i)?)?),
+                ]
+            }
+            Kind::LabelEntryOff => {
+                let i = entries.find(inside)?;
+                vec![(place(i), stored(entry(i)?.wrapping_add(4))?)]
+            }
+            Kind::LabelEntryToOtherFunction => {
+                let i = entries.find(inside)?;
+                let mut others = self.claim.functions.iter();
+                let other = others.find(|f| !f.in_new(table.load.1))?;
+                vec![(place(i), stored(other.new_entry().get())?)]
+            }
+            // A way out ends with a load of a label and a jump.
+            _ => {
+                let words = |to: u64, k: u64| word(self.output.bytes(to + 4 * k, 4)?);
+                let skip = if t.based { 2 } else { 0 };
+                let leads_out = |i: &usize| {
+                    let load = entry(*i).and_then(|to| words(to, skip));
+                    let jump = entry(*i).and_then(|to| words(to, skip + 1));
+                    load.is_some_and(|w| w & 0xffe0_1c00 == 0xf860_1800)
+                        && jump.is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000)
+                };
+                let i = entries.find(leads_out)?;
+                let to = entry(i)?;
+                let (k, flipped) = match kind {
+                    Kind::LabelOutElsewhere => {
+                        let place = place(i);
+                        let changes = vec![(place, stored(function.new_entry().get())?)];
+                        let what = format!("entry {i} of the table at {:#x}", table.new);
+                        return Some(Edit { what, changes });
+                    }
+                    Kind::LabelOutIndex => (skip, 1 << 16),
+                    Kind::LabelOutBase if t.based => (1, 1 << 13),
+                    Kind::LabelOutJump => (skip + 1, 1 << 5),
+                    _ => return None,
+                };
+                let new = words(to, k)? ^ flipped;
+                vec![(self.offset(to + 4 * k)?, new.to_le_bytes().to_vec())]
+            }
+        };
+        let what = format!("the table at {:#x}", table.new);
+        Some(Edit { what, changes })
+    }
+}
