@@ -646,12 +646,15 @@ fn inflated(before: &[u8], compressed: &[u8]) -> ParquetResult<Bytes> {
     Ok(out.into())
 }
 
+/// A small object, by the number of its file.
+type Fetched = (usize, Result<Bytes>);
+
 /// Files that no thread has read yet.
 pub struct Queue<I> {
     files: I,
     next: AtomicUsize,
     /// Small objects, of which several are fetched at once, since a store takes long to begin an answer.
-    fetched: Option<Mutex<Receiver<(usize, Result<Bytes>)>>>,
+    fetched: Option<Mutex<Receiver<Fetched>>>,
 }
 
 impl<I: Deref<Target = [Input]>> Queue<I> {

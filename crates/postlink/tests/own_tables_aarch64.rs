@@ -488,8 +488,8 @@ fn assembled(text: &str) -> u32 {
     u32::from_le_bytes(bytes[..4].try_into().expect("a word"))
 }
 
-/// What reads the address of a table of new code's own is seen by the rewriter, and by the checker where both files have
-/// it and the rewriter saw none.
+/// What reads the address of a table of new code's own is seen by the rewriter, and by the checker where both files
+/// have it and the rewriter saw none.
 #[test]
 fn the_address_of_a_table_of_labels_is_for_loads_alone() {
     if !can_run(GCC) {

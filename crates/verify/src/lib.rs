@@ -605,6 +605,14 @@ fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range<OutputAddr>, FuncId)>) {
     cx.reused = Index::new(reused);
 }
 
+/// Where something may begin in the input's code.
+fn starts(cx: &Context<'_>, claim: &Claim<'_>) -> Vec<u64> {
+    let moved = claim.functions.iter();
+    let moved = moved.flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry]));
+    let moved = moved.map(InputAddr::get);
+    text::starts(cx.input, &cx.old_unwind, &cx.code, moved)
+}
+
 fn prove<'a, A: Arch>(
     input: &Elf<'a>,
     output: &Elf<'_>,
@@ -664,16 +672,7 @@ fn prove<'a, A: Arch>(
     let reused = check_claim(&cx, &layout, claim, &mut found);
     note_reused(&mut cx, reused);
     compare_unwind(&cx, &mut found);
-    let starts = text::starts(
-        input,
-        &cx.old_unwind,
-        &cx.code,
-        claim
-            .functions
-            .iter()
-            .flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry]))
-            .map(InputAddr::get),
-    );
+    let starts = starts(&cx, claim);
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
     let code = std::mem::take(&mut cx.code);
     let extents = Extents::new(input, &cx.old_unwind, &starts, &code);

@@ -31,8 +31,8 @@
 //! ldrsw D, [T, I, #2]; add D, T, D
 //! ```
 //!
-//! Jumps through tables of distances are in the output `adrp S, page; add S, S, #low; ldrsw L, [S, I, #2]; add D, S, L; br D`, for a table of words that
-//! count from it.
+//! Jumps through tables of distances are in the output `adrp S, page; add S, S, #low; ldrsw L, [S, I, #2]; add D, S, L;
+//! br D`, for a table of words that count from it.
 
 use super::{AArch64, registers, target, word};
 use crate::arch::{Arch, LabelLoad, Leaves, Left, OwnTableJump, TableJump, TableLoad};
