@@ -14,10 +14,6 @@ use anyhow::{Context, Result, bail};
 /// The program's package.
 const PROGRAM: &str = "postlink";
 
-/// What has more in tests: the checker with the faults that show that its rules can fail, which are no part of the
-/// program.
-const MORE_IN_TESTS: &[&str] = &["postlink-verify"];
-
 /// Prints each crate whose features differ. `Ok(false)` if there is one.
 pub fn check(root: &Path) -> Result<bool> {
     let alone = tree(root, &["--package", PROGRAM, "--edges", "normal,build"])?;
@@ -63,8 +59,7 @@ fn differences(alone: &Features, all: &Features) -> Vec<String> {
     let mut wrong = vec![];
     for (name, features) in alone {
         let with_tests = all.get(name).unwrap_or(&none);
-        let package = name.split(' ').next().unwrap_or_default();
-        if features.is_subset(with_tests) || MORE_IN_TESTS.contains(&package) {
+        if features.is_subset(with_tests) {
             continue;
         }
         let shown = |sets: &BTreeSet<String>| {

@@ -570,3 +570,19 @@ fn the_size_preset_puts_cold_code_into_the_room_of_old_bodies() {
         );
     }
 }
+
+/// What damages outputs is for tests, which use the same crates.
+#[test]
+fn the_program_has_no_code_that_injects_faults() {
+    if !is_installed("nm") {
+        return;
+    }
+    let names = done(Command::new("nm").arg(env!("CARGO_BIN_EXE_postlink"))).stdout;
+    let names = text(&names);
+    let of = |module: &str| names.lines().filter(|line| line.contains(module)).count();
+    assert!(of("postlink_verify5proof") > 0 || of("postlink_verify::proof") > 0);
+    assert_eq!(
+        of("postlink_verify6mutate") + of("postlink_verify7testing"),
+        0
+    );
+}

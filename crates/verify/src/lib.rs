@@ -71,19 +71,16 @@ mod arch;
 mod consulted;
 mod context;
 pub mod debug;
-#[cfg(feature = "testing")]
 mod differences;
 mod entries;
 mod files;
 mod liveness;
 mod machine;
-#[cfg(feature = "testing")]
 pub mod mutate;
 mod progress;
 mod proof;
 mod report;
 mod routines;
-#[cfg(feature = "testing")]
 pub mod testing;
 mod walk;
 

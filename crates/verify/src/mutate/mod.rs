@@ -4,6 +4,10 @@
 //! is proved, and breaks the output in one place: one fault of one [`Kind`], in code or tables that the proof reaches,
 //! so that no fault is without consequence. The tests demand that [`crate::verify`] finds each of them.
 //!
+//! No command calls this, so the linker leaves it out of the program, which a test looks at (`tests/tools.rs` of
+//! `postlink`). It is no feature of the crate: with one, tests would need the checker and all that depends on it
+//! compiled once more.
+//!
 //! | faults in | module |
 //! |---|---|
 //! | instructions | [`code`], [`code_a64`] |
