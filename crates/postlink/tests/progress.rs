@@ -6,9 +6,7 @@
 mod support;
 
 use std::fs;
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::folder::Folder;
@@ -96,54 +94,28 @@ fn a_terminal_is_told_what_is_left_calmly_and_a_pipe_nothing() {
 /// the time it runs in one, and is stopped in the others: as on a machine that is as much slower.
 fn shown_at(folder: &Folder, command: &str, slower: u32) -> (Vec<String>, Duration) {
     let program = env!("CARGO_BIN_EXE_postlink");
-    let line =
-        format!("stty cols 150; sh -c 'echo $$ > id; exec \"$0\" \"$@\"' '{program}' {command}");
+    let mut line = format!("stty cols 150; '{program}' {command}");
+    if slower > 1 {
+        let stopped = 0.02 * f64::from(slower - 1);
+        // What has ended and was not waited for yet can still be stopped, but has no program any more.
+        line += &format!(
+            " & id=$!; while [ -e /proc/$id/exe ]; do kill -STOP $id; sleep {stopped}; kill -CONT $id; sleep 0.02; done; wait $id"
+        );
+    }
     fs::write(folder.path("line.sh"), line).expect("the folder is ours");
-    let _ = fs::remove_file(folder.path("id"));
     let begun = Instant::now();
-    let mut script = Command::new("script")
+    let output = Command::new("script")
         .args(["-qec", "sh line.sh", "/dev/null"])
         .current_dir(folder.dir())
         .env("RAYON_NUM_THREADS", "1")
         .env("TERM", "xterm")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
+        .output()
         .expect("it starts");
-    let mut output = script.stdout.take().expect("it is piped");
-    let ended = AtomicBool::new(false);
-    let text = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                let id = fs::read_to_string(folder.path("id")).unwrap_or_default();
-                let id = id.trim().parse::<libc::pid_t>();
-                let signal = |signal: libc::c_int| {
-                    if let Ok(id) = id {
-                        // SAFETY: it asks nothing of memory; the process is the test's own.
-                        unsafe { libc::kill(id, signal) };
-                    }
-                };
-                if slower > 1 {
-                    signal(libc::SIGSTOP);
-                    std::thread::sleep(RUNS * (slower - 1));
-                    signal(libc::SIGCONT);
-                }
-                std::thread::sleep(RUNS);
-            }
-        });
-        let mut text = Vec::new();
-        let read = output.read_to_end(&mut text);
-        ended.store(true, Ordering::Relaxed);
-        read.map(|_| text).expect("it prints")
-    });
-    let text = String::from_utf8_lossy(&text).into_owned();
-    assert!(script.wait().expect("it ends").success(), "{text}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
     let shown = text.split('\r').map(str::to_owned).collect();
     (shown, begun.elapsed())
 }
-
-/// How long a command that is slowed down runs at a time.
-const RUNS: Duration = Duration::from_millis(20);
 
 /// What a command shows on a terminal.
 fn shown(folder: &Folder, command: &str) -> Vec<String> {

@@ -13,6 +13,9 @@
 //! Keys that follow each other differ in their ends, so a row has a few dozen bytes. At most [`TOGETHER`] are merged at
 //! once; of more, the first become one until there are no more than that, so memory does not depend on their number.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -140,24 +143,44 @@ impl Cursor {
     }
 }
 
+/// The one with the least key is the greatest, as a heap gives the greatest.
+impl Ord for Cursor {
+    fn cmp(&self, other: &Cursor) -> Ordering {
+        other.key.cmp(&self.key)
+    }
+}
+
+impl PartialOrd for Cursor {
+    fn partial_cmp(&self, other: &Cursor) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Cursor {
+    fn eq(&self, other: &Cursor) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Cursor {}
+
 /// Several runs as one.
 pub struct Merging {
-    /// Those that have a row, as a heap: none is less than the one at half its place.
-    cursors: Vec<Cursor>,
+    /// Those that have a row.
+    cursors: BinaryHeap<Cursor>,
     key: Vec<u8>,
 }
 
 impl Merging {
     /// At the beginning of all.
     pub fn new(runs: Vec<Run>) -> Result<Merging> {
-        let mut cursors = Vec::with_capacity(runs.len());
+        let mut cursors = BinaryHeap::with_capacity(runs.len());
         for run in runs {
             let mut cursor = Cursor::new(run)?;
             if cursor.advance()? {
                 cursors.push(cursor);
             }
         }
-        cursors.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Merging {
             cursors,
             key: Vec::new(),
@@ -167,49 +190,26 @@ impl Merging {
     /// The next row, in which all with its key are added up.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Row<'_>>> {
-        let Some(first) = self.cursors.first() else {
+        let Some(first) = self.cursors.peek() else {
             return Ok(None);
         };
         self.key.clear();
         self.key.extend_from_slice(&first.key);
         let (mut count, mut mispredictions) = (0u64, 0u64);
-        while let Some(first) = self.cursors.first_mut()
+        while let Some(mut first) = self.cursors.peek_mut()
             && first.key == self.key
         {
             count = count.saturating_add(first.count);
             mispredictions = mispredictions.saturating_add(first.mispredictions);
             if !first.advance()? {
-                self.cursors.swap_remove(0);
+                PeekMut::pop(first);
             }
-            self.sift();
         }
         Ok(Some(Row {
             key: &self.key,
             count,
             mispredictions,
         }))
-    }
-
-    fn key(&self, at: usize) -> Option<&[u8]> {
-        self.cursors.get(at).map(|cursor| &cursor.key[..])
-    }
-
-    /// Brings the first to its place in the heap.
-    fn sift(&mut self) {
-        let mut at = 0;
-        loop {
-            let (left, right) = (2 * at + 1, 2 * at + 2);
-            let child = match (self.key(left), self.key(right)) {
-                (Some(a), Some(b)) if b < a => right,
-                (Some(_), _) => left,
-                _ => return,
-            };
-            if self.key(at) <= self.key(child) {
-                return;
-            }
-            self.cursors.swap(at, child);
-            at = child;
-        }
     }
 }
 
