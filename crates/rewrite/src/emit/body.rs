@@ -256,11 +256,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
     /// Copies a block without its terminator, with its counter and recorders.
     fn body(&mut self, b: BlockId, fragment: u8) -> Result<Unit, Pin> {
         let block = self.cfg.blocks[b as usize];
-        let (body, fixups, spans) = (
-            self.temp.bytes.len() as u32,
-            self.temp.fixups.len() as u32,
-            self.spans.len() as u32,
-        );
+        let begin = self.begin();
+        let body = begin.0;
         let node = self.plan.probes.nodes.get(&b).copied();
         let mut from = block.start;
         let end = if self.plan.drop_padding {
@@ -379,23 +376,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
         } else {
             self.state_behind(&block)
         };
-        Ok(Unit {
-            fragment,
-            body: (body, self.temp.bytes.len() as u32),
-            fixups: (fixups, self.temp.fixups.len() as u32),
-            spans: (spans, self.spans.len() as u32),
-            cond: None,
-            mid: None,
-            jump: None,
-            offset: 0,
-            align: 1,
-            pad: 0,
-            check: None,
-            state: (state, block.piece),
-            on: (state, block.piece),
-            branch: (block.term_at < block.end)
-                .then(|| (block.term_at, (block.end - block.term_at) as u8)),
-        })
+        let mut unit = self.unit(fragment, begin, (state, block.piece));
+        unit.branch =
+            (block.term_at < block.end).then(|| (block.term_at, (block.end - block.term_at) as u8));
+        Ok(unit)
     }
 
     /// Appends code that replaces an instruction.
@@ -687,11 +671,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
 
     /// A counter on a taken edge, or the jump of a far one: a unit of its own at the end of the fragment.
     fn stub(&mut self, c: Option<EdgeCounter>, dest: Dest, fragment: u8, block: &Block) -> u32 {
-        let (body, fixups, spans) = (
-            self.temp.bytes.len() as u32,
-            self.temp.fixups.len() as u32,
-            self.spans.len() as u32,
-        );
+        let begin = self.begin();
+        let body = begin.0;
         let mode = self.mode();
         if let Some(c) = c {
             I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
@@ -712,22 +693,9 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 piece: state.1,
             });
         }
-        self.units.push(Unit {
-            fragment,
-            body: (body, body + len),
-            fixups: (fixups, self.temp.fixups.len() as u32),
-            spans: (spans, self.spans.len() as u32),
-            cond: None,
-            mid: None,
-            jump: Some((dest, Reach::Short)),
-            offset: 0,
-            align: 1,
-            pad: 0,
-            check: None,
-            state,
-            on: state,
-            branch: None,
-        });
+        let mut unit = self.unit(fragment, begin, state);
+        unit.jump = Some((dest, Reach::Short));
+        self.units.push(unit);
         self.units.len() as u32 - 1
     }
 
@@ -737,27 +705,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let (state, fragment) = (self.first_state(target), target.fragment);
         let mut check: Code<Target> = Code::default();
         I::put_entry_check(&mut check, true, Target::Ready, Target::Enter);
-        let (body, fixups, spans) = (
-            self.temp.bytes.len() as u32,
-            self.temp.fixups.len() as u32,
-            self.spans.len() as u32,
-        );
-        self.units.push(Unit {
-            fragment,
-            body: (body, body),
-            fixups: (fixups, fixups),
-            spans: (spans, spans),
-            cond: None,
-            mid: None,
-            jump: Some((Dest::Unit(to), Reach::Short)),
-            offset: 0,
-            align: 1,
-            pad: 0,
-            check: Some((true, check.bytes.len() as u32)),
-            state,
-            on: state,
-            branch: None,
-        });
+        let mut unit = self.unit(fragment, self.begin(), state);
+        unit.jump = Some((Dest::Unit(to), Reach::Short));
+        unit.check = Some((true, check.bytes.len() as u32));
+        self.units.push(unit);
         self.units.len() as u32 - 1
     }
 
@@ -771,36 +722,47 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let (load, jump) = (bytes(table.load)?, bytes(table.jump)?);
         let holds = |b: &Block| b.start <= table.jump && table.jump < b.end;
         let block = self.cfg.blocks.iter().position(holds);
-        let unit = block.and_then(|b| unit_of.get(b)).copied();
-        let unit = unit.and_then(|u| Some((u, self.units.get(u as usize)?)));
-        let fragment = unit.ok_or(Pin::NotInstructions)?.1.fragment;
+        let unit = block.and_then(|b| self.units.get(*unit_of.get(b)? as usize));
+        let fragment = unit.ok_or(Pin::NotInstructions)?.fragment;
         let piece = block.map_or(0, |b| self.cfg.blocks[b].piece);
-        let (body, fixups, spans) = (
-            self.temp.bytes.len() as u32,
-            self.temp.fixups.len() as u32,
-            self.spans.len() as u32,
-        );
+        let begin = self.begin();
         let based = table.labels == Some(LabelLoad::Based);
         let old = based.then_some(Target::Same(table.table));
         if !I::put_label_way_out(&mut self.temp, load, jump, old) {
             return Err(Pin::OutOfReach);
         }
-        let end = self.temp.bytes.len() as u32;
         self.spans.push(Span {
             out: 0,
-            len: end - body,
+            len: self.temp.bytes.len() as u32 - begin.0,
             input: table.jump,
             copied: false,
             instead: false,
             of: None,
             piece,
         });
-        let state = (table.jump, piece);
-        self.units.push(Unit {
+        let unit = self.unit(fragment, begin, (table.jump, piece));
+        self.units.push(unit);
+        Ok(self.units.len() as u32 - 1)
+    }
+
+    /// Where what is appended next begins: among the bytes, the fixups and the spans.
+    fn begin(&self) -> (u32, u32, u32) {
+        (
+            self.temp.bytes.len() as u32,
+            self.temp.fixups.len() as u32,
+            self.spans.len() as u32,
+        )
+    }
+
+    /// A unit of what was appended since [`Self::begin`]. `state`: the input address whose unwind state added
+    /// instructions have, and its piece.
+    fn unit(&self, fragment: u8, begin: (u32, u32, u32), state: (u64, u16)) -> Unit {
+        let end = self.begin();
+        Unit {
             fragment,
-            body: (body, end),
-            fixups: (fixups, self.temp.fixups.len() as u32),
-            spans: (spans, self.spans.len() as u32),
+            body: (begin.0, end.0),
+            fixups: (begin.1, end.1),
+            spans: (begin.2, end.2),
             cond: None,
             mid: None,
             jump: None,
@@ -811,8 +773,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             state,
             on: state,
             branch: None,
-        });
-        Ok(self.units.len() as u32 - 1)
+        }
     }
 
     /// The input address whose unwind state holds where a unit begins, and its piece.
