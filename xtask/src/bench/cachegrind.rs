@@ -8,6 +8,9 @@ use anyhow::{Context, Result, bail};
 use super::programs::{self, Program};
 use crate::process;
 
+/// The caches that are simulated, the same on every machine: without them cachegrind takes those that it runs on.
+pub const CACHES: &[&str] = &["--I1=32768,8,64", "--LL=1048576,16,64"];
+
 /// What valgrind's cachegrind counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Misses {
@@ -21,22 +24,15 @@ pub struct Misses {
     pub branches: u64,
 }
 
-/// Simulates the workload with a program. `caches` are valgrind's options that describe caches; it takes those
-/// that are not described from the machine.
-pub fn simulate(
-    program: &Program,
-    path: &Path,
-    corpus: &Path,
-    folder: &Path,
-    caches: &[&str],
-) -> Result<Misses> {
+/// Simulates the workload with a program.
+pub fn simulate(program: &Program, path: &Path, corpus: &Path, folder: &Path) -> Result<Misses> {
     let (stdout, stderr) = (folder.join("cachegrind.out"), folder.join("cachegrind.err"));
     let n = program.simulated.context("not a program to simulate")?;
     let mut command = programs::command(program, path, corpus, n)?;
     let mut runner =
         "valgrind --tool=cachegrind --cache-sim=yes --branch-sim=yes --cachegrind-out-file=/dev/null"
             .to_owned();
-    caches
+    CACHES
         .iter()
         .for_each(|cache| runner += &format!(" {cache}"));
     command.env("RUNNER", runner);

@@ -27,8 +27,6 @@ use super::{aarch64, fdata};
 use crate::packages;
 use crate::text::grouped;
 
-/// The caches that cachegrind simulates.
-const CACHES: &[&str] = &["--I1=32768,8,64", "--LL=1048576,16,64"];
 /// What is measured when nothing is named: what does the same work in every run.
 const DEFAULT: &[&str] = &["sqlite", "lua", "exc", "cppcheck"];
 /// N for workloads whose usual one is too long for so many simulated runs.
@@ -153,7 +151,7 @@ impl Bench {
         }
         let (model, ranges) = parse(&text);
         let folder = &self.folder;
-        let cachegrind = cachegrind::simulate(program, path, &self.corpus, folder, CACHES)
+        let cachegrind = cachegrind::simulate(program, path, &self.corpus, folder)
             .with_context(|| format!("cachegrind with {name}"))?;
         Ok(Row {
             name,
@@ -391,7 +389,7 @@ fn head(tools: &Tools) -> String {
             .collect::<Vec<_>>()
             .join(", "),
         BOLT.join(" "),
-        CACHES.join(" "),
+        cachegrind::CACHES.join(" "),
         SHORTER
             .iter()
             .map(|(name, n)| format!("{name} N={n}"))

@@ -386,7 +386,7 @@ fn measure(program: &Program, corpus: &Path, tools: &Tools, wishes: &Wishes) -> 
         && packages::find_program("valgrind").is_some()
     {
         for candidate in candidates.iter().filter(|c| c.name != "postlink.fast") {
-            let misses = cachegrind::simulate(program, &candidate.path, corpus, &folder, &[])
+            let misses = cachegrind::simulate(program, &candidate.path, corpus, &folder)
                 .with_context(|| format!("cachegrind with {}", candidate.name))?;
             figures.simulated.push((candidate.name, misses));
         }

@@ -259,7 +259,11 @@ pub fn all(figures: &[Figures], tools: &Tools, runs: usize) -> String {
         );
     }
     if figures.iter().any(|f| !f.simulated.is_empty()) {
-        text += "\n## Simulated (cachegrind, millions)\n\n";
+        let _ = write!(
+            text,
+            "\n## Simulated (cachegrind, millions)\n\nCaches: `{}`.\n\n",
+            super::cachegrind::CACHES.join(" ")
+        );
         text += "| program | build | instructions | instruction cache misses | branch misses |\n|---|---|--:|--:|--:|\n";
         for f in figures {
             for (name, m) in &f.simulated {
