@@ -501,6 +501,11 @@ impl<'d> Writer<'d> {
         self.put(name, kind, align, size, addr, false)
     }
 
+    /// Where a section that is appended next begins.
+    pub fn next(&self, align: u64) -> Option<OutputAddr> {
+        self.cursor.checked_next_multiple_of(align)
+    }
+
     /// As [`Writer::append`], with all of the section's contents.
     pub fn append_filled(
         &mut self,

@@ -10,7 +10,10 @@ use arbitrary::{Result, Unstructured};
 use postlink_profile::any::{self, Any};
 use postlink_profile::protobuf::{otlp, pprof, simpleperf};
 use postlink_profile::samples::Options;
-use postlink_profile::{Format, bolt_yaml, fdata, orders, perf_data, perf_script, preaggregated};
+use postlink_profile::windows::{Step, Window, Windows};
+use postlink_profile::{
+    Format, Identity, bolt_yaml, fdata, orders, perf_data, perf_script, preaggregated,
+};
 
 use crate::{damaged, number};
 
@@ -390,6 +393,27 @@ pub fn temporal_text(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     text(u, out)
 }
 
+/// A trace of windows of a run.
+pub fn trace(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut trace = Windows {
+        identity: Identity::of_contents(u.bytes(3)?),
+        windows: Vec::new(),
+    };
+    for _ in 0..u.int_in_range(0..=3)? {
+        let mut window = Window::default();
+        for _ in 0..u.int_in_range(0..=20)? {
+            let at = number(u)?;
+            window.push(if u.arbitrary()? {
+                Step::Inside(at)
+            } else {
+                Step::Elsewhere(at)
+            });
+        }
+        trace.windows.push(window);
+    }
+    wrapped(u, trace.to_bytes())
+}
+
 /// Bytes as they are or damaged.
 fn wrapped(u: &mut Unstructured<'_>, bytes: Vec<u8>) -> Result<Vec<u8>> {
     if u.ratio(1, 2)? {
@@ -447,6 +471,9 @@ pub fn check_profile(bytes: &[u8], scratch: &Path) {
             text,
             "YAML changed by being written and read"
         );
+    }
+    if let Ok(trace) = Windows::read_bytes(name, bytes) {
+        assert_eq!(trace.to_bytes(), bytes, "there is one file for each trace");
     }
     let _ = perf_script::read_bytes(name, bytes, &options);
     let _ = orders::read_bytes(name, bytes);

@@ -90,6 +90,7 @@ fn profiles_of_every_format_are_read_or_refused_and_come_back_from_being_written
         otlp_profiles,
         simpleperf_report,
         temporal_text,
+        trace,
     ];
     for make in makers {
         arbtest::arbtest(|u| {

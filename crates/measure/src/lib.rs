@@ -16,6 +16,7 @@
 //! | [`ratio`] | two programs as one ratio; several workloads |
 //! | [`series`] | runs in alternating order until enough is known |
 //! | [`paired`] | the same for two commands |
+//! | [`stepping`] | windows of a run, instruction by instruction |
 //! | [`luck`] | how far layouts scatter that differ in nothing that matters |
 //!
 //! Shared by the commands that compare a program before and after, and by the project's own benchmarks, so
@@ -31,6 +32,7 @@ pub mod run;
 pub mod series;
 pub mod server;
 mod signed_rank;
+pub mod stepping;
 
 pub use bootstrap::Random;
 pub use counters::Counters;

@@ -4,8 +4,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     aggregate, bat, bench, completions, convert, debug, demo, diff, disasm, export, fleet, inspect,
-    instrument, links, man, merge, mip, optimize, probes, profgen, report, show, tune, verify,
-    watch,
+    instrument, links, man, merge, mip, optimize, probes, profgen, report, show, trace, tune,
+    verify, watch,
 };
 use crate::ui::{ColorChoice, Ui};
 
@@ -97,6 +97,7 @@ pub enum Command {
     Bench(bench::Bench),
     Demo(demo::Demo),
     Watch(watch::Watch),
+    Trace(trace::Trace),
     Probes(probes::Probes),
     Disasm(disasm::Disasm),
     Profgen(profgen::Profgen),

@@ -124,6 +124,11 @@ impl Input {
         Elf::parse_with_objects(&self.map).with_context(|| self.path.display().to_string())
     }
 
+    /// Numbers of its device and of the file there.
+    pub fn device_and_inode(&self) -> (u64, u64) {
+        self.identity
+    }
+
     /// Whether a path leads to this file, under whatever name.
     pub fn is(&self, path: &Path) -> bool {
         std::fs::metadata(path)

@@ -77,6 +77,57 @@ impl Identity {
     pub fn hex(&self) -> String {
         postlink_bytes::hex(self.bytes())
     }
+
+    /// Length of the fixed form in which files store an identity: see [`Identity::encode`].
+    pub(crate) const ENCODED: usize = 40;
+
+    /// The fixed form: the bytes, zero padded to 32; their number; 0 for a build-id, 1 for a content hash; six zeros.
+    pub(crate) fn encode(&self) -> [u8; Identity::ENCODED] {
+        let mut out = [0; Identity::ENCODED];
+        out[..32].copy_from_slice(&self.bytes);
+        out[32] = self.len;
+        out[33] = match self.kind {
+            IdentityKind::BuildId => 0,
+            IdentityKind::ContentHash => 1,
+        };
+        out
+    }
+
+    /// Reads the fixed form. The error is the offset in it and a sentence.
+    pub(crate) fn decode(bytes: &[u8; Identity::ENCODED]) -> Result<Identity, (u64, String)> {
+        let len = usize::from(bytes[32]);
+        let kind = match bytes[33] {
+            0 => IdentityKind::BuildId,
+            1 => IdentityKind::ContentHash,
+            other => {
+                return Err((
+                    33,
+                    format!(
+                        "kind of identity is {other}, must be 0 (build-id) or 1 (content hash)"
+                    ),
+                ));
+            }
+        };
+        let identity = (len <= Identity::MAX)
+            .then(|| Identity::new(kind, &bytes[..len]))
+            .flatten()
+            .ok_or_else(|| {
+                (
+                    32,
+                    format!(
+                        "length of the identity is {len}, must be 1 to {}",
+                        Identity::MAX
+                    ),
+                )
+            })?;
+        if let Some(at) = (len..32).chain(34..40).find(|&at| bytes[at] != 0) {
+            return Err((
+                at as u64,
+                format!("padding byte is {:#04x}, must be 0", bytes[at]),
+            ));
+        }
+        Ok(identity)
+    }
 }
 
 impl fmt::Display for Identity {
@@ -134,12 +185,7 @@ impl Subject {
     /// | 56 | 8 | number of call-site tables |
     pub fn encode(&self) -> [u8; Subject::ENCODED] {
         let mut out = [0; Subject::ENCODED];
-        out[..32].copy_from_slice(&self.identity.bytes);
-        out[32] = self.identity.len;
-        out[33] = match self.identity.kind {
-            IdentityKind::BuildId => 0,
-            IdentityKind::ContentHash => 1,
-        };
+        out[..Identity::ENCODED].copy_from_slice(&self.identity.encode());
         out[40..48].copy_from_slice(&self.digest.0.to_le_bytes());
         out[48..56].copy_from_slice(&self.counters.to_le_bytes());
         out[56..].copy_from_slice(&self.sites.to_le_bytes());
@@ -153,37 +199,9 @@ impl Subject {
             word.copy_from_slice(&bytes[at..at + 8]); // `at` is one of the constants below, at most 56
             u64::from_le_bytes(word)
         };
-        let len = usize::from(bytes[32]);
-        let kind = match bytes[33] {
-            0 => IdentityKind::BuildId,
-            1 => IdentityKind::ContentHash,
-            other => {
-                return Err((
-                    33,
-                    format!(
-                        "kind of identity is {other}, must be 0 (build-id) or 1 (content hash)"
-                    ),
-                ));
-            }
-        };
-        let identity = (len <= Identity::MAX)
-            .then(|| Identity::new(kind, &bytes[..len]))
-            .flatten()
-            .ok_or_else(|| {
-                (
-                    32,
-                    format!(
-                        "length of the identity is {len}, must be 1 to {}",
-                        Identity::MAX
-                    ),
-                )
-            })?;
-        if let Some(at) = (len..32).chain(34..40).find(|&at| bytes[at] != 0) {
-            return Err((
-                at as u64,
-                format!("padding byte is {:#04x}, must be 0", bytes[at]),
-            ));
-        }
+        let mut own = [0; Identity::ENCODED];
+        own.copy_from_slice(&bytes[..Identity::ENCODED]);
+        let identity = Identity::decode(&own)?;
         let subject = Subject {
             identity,
             digest: Digest(word(40)),

@@ -43,6 +43,7 @@ mod spaces;
 pub mod symbolic;
 mod traces;
 mod varint;
+pub mod windows;
 pub mod yaml;
 
 pub use error::{Error, Mismatch, Place};

@@ -28,7 +28,7 @@ mod report;
 pub use analyse::bolt_blocks::BoltBlocks;
 pub use analyse::hashes;
 pub use cfg::{Cfg, Scratch as CfgScratch, build as build_cfg};
-pub use discover::{NonlocalExits, Program};
+pub use discover::{NonlocalExits, Program, identity};
 pub use drivers::coverage;
 pub use drivers::instrument::{
     Counters, InstrumentOptions, InstrumentReport, instrument, prepare_instrumented,

@@ -180,23 +180,30 @@ impl Bench {
         })
     }
 
-    /// How well the model of `optimize --search` ranks layouts.
-    fn ranking(&self, program: &Program, original: &Path, profile: &Path) -> Result<Ranking> {
+    /// How well the model of `optimize --search` ranks layouts, with a trace and by counts.
+    fn ranking(
+        &self,
+        program: &Program,
+        original: &Path,
+        profile: &Path,
+        trace: &str,
+    ) -> Result<Ranking> {
         let output = self.at("ranked");
-        let (mut modelled, mut simulated) = (Vec::new(), Vec::new());
+        let (mut modelled, mut simulated) = ([Vec::new(), Vec::new()], Vec::new());
         for number in RANKED {
             let take = format!("--search-take={number}");
-            let (_, said) = self.tools.postlink_optimize(
-                original,
-                profile,
-                &output,
-                &self.folder,
-                &["--search=30", &take],
-            )?;
-            let search = &said["optimize"]["search"];
-            let taken = search["chosen"].as_u64().context("which layout")? as usize;
-            let cost = search["layouts"][taken]["cost"].as_f64();
-            modelled.push(cost.context("what the model says")?);
+            for (modelled, trace) in modelled.iter_mut().zip([Some(trace), None]) {
+                let mut options = vec!["--search=30", &take];
+                options.extend(trace);
+                let folder = &self.folder;
+                let (_, said) = self
+                    .tools
+                    .postlink_optimize(original, profile, &output, folder, &options)?;
+                let search = &said["optimize"]["search"];
+                let taken = search["chosen"].as_u64().context("which layout")? as usize;
+                let cost = search["layouts"][taken]["cost"].as_f64();
+                modelled.push(cost.context("what the model says")?);
+            }
             let (_, text) = self.model(program, &output)?;
             let misses = parse(&text).0.get("icache-misses").copied();
             simulated.push(misses.context("the plugin counted nothing")? as f64);
@@ -205,6 +212,15 @@ impl Bench {
             modelled,
             simulated,
         })
+    }
+
+    /// A trace of the workload that is measured.
+    fn trace(&self, program: &Program, original: &Path) -> Result<PathBuf> {
+        let trace = self.at("run.pltrace");
+        let n = program.simulated.context("not a program to simulate")?;
+        let run = programs::command(program, Path::new("{}"), &self.corpus, n)?;
+        self.tools.postlink_trace(original, &trace, &run)?;
+        Ok(trace)
     }
 
     fn measure(&self, program: &Program) -> Result<(Vec<Row>, Ranking, Option<String>)> {
@@ -222,14 +238,20 @@ impl Bench {
         }
         let mut expected = Some(trained.stdout);
         let mut rows = vec![self.row(program, "plain", &original, None, &mut expected)?];
+        let trace = self.trace(program, &original)?;
+        let trace = format!("--search-trace={}", trace.display());
         for (name, options) in LAYOUTS {
             let output = self.at(name);
+            let mut options = options.to_vec();
+            if *name == "search" {
+                options.push(&trace);
+            }
             let (_, said) = self.tools.postlink_optimize(
                 &original,
                 &profile,
                 &output,
                 &self.folder,
-                options,
+                &options,
             )?;
             self.tools
                 .postlink_verify(&original, &output, &self.folder)?;
@@ -248,14 +270,15 @@ impl Bench {
             }
             Err(why) => remark = Some(format!("llvm-bolt did not optimise: {why}")),
         }
-        let ranking = self.ranking(program, &original, &profile)?;
+        let ranking = self.ranking(program, &original, &profile, &trace)?;
         Ok((rows, ranking, remark))
     }
 }
 
 /// What layouts cost by the model of `optimize --search`, and misses of the instruction cache by the plugin.
 struct Ranking {
-    modelled: Vec<f64>,
+    /// With a trace, and by counts.
+    modelled: [Vec<f64>; 2],
     simulated: Vec<f64>,
 }
 
@@ -282,17 +305,22 @@ fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
 
 impl Ranking {
     fn sentence(&self) -> String {
-        let (modelled, simulated) = (&self.modelled, &self.simulated);
+        let ([traced, counted], simulated) = (&self.modelled, &self.simulated);
         let by = |list: &[f64]| (0..list.len()).min_by(|i, j| list[*i].total_cmp(&list[*j]));
         let shown = |i: Option<usize>| i.map_or(0.0, |i| simulated[i]);
         let most = simulated.iter().copied().fold(0.0, f64::max);
-        let correlation =
-            spearman(modelled, simulated).map_or("none".into(), |r| format!("{r:.2}"));
+        let correlation = |modelled: &[f64]| {
+            spearman(modelled, simulated).map_or("none".into(), |r| format!("{r:.2}"))
+        };
         format!(
-            "{} layouts ranked by the model of `--search` and by the plugin: Spearman's correlation {correlation}. Misses by the \
-             plugin: {} with the model's best, {} with the best, {} with the worst, {} in the middle.\n\n",
-            modelled.len(),
-            grouped(shown(by(modelled)) as u64),
+            "{} layouts ranked by the model of `--search` and by the plugin: Spearman's correlation {} with a trace, {} by counts. \
+             Misses by the plugin: {} with the model's best by the trace, {} by counts; {} with the best, {} with the worst, {} in the \
+             middle.\n\n",
+            simulated.len(),
+            correlation(traced),
+            correlation(counted),
+            grouped(shown(by(traced)) as u64),
+            grouped(shown(by(counted)) as u64),
             grouped(shown(by(simulated)) as u64),
             grouped(most as u64),
             grouped(middle(simulated) as u64),
@@ -374,7 +402,8 @@ fn head(tools: &Tools) -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
         "# The front end\n\nWritten by `cargo xtask bench frontend` on {processors} cores ({}); the figures do not depend on the \
-         machine's load, and repeat exactly. What is counted, and how, `xtask/src/bench/frontend.rs` says.\n\n\
+         machine's load, and repeat exactly, but for those of a search, whose trace (`postlink trace`) is of windows \
+         that are chosen by time. What is counted, and how, `xtask/src/bench/frontend.rs` says.\n\n\
          All layouts are made from one profile, of the run that is measured: `postlink instrument`, a run, then `postlink \
          optimize` with {}; and `llvm-bolt PROGRAM -data=… {}`. Every output of postlink was checked, and all print the same. \
          cachegrind runs with `{}`. Workloads are shortened: {}.\n\n",

@@ -193,6 +193,25 @@ impl Tools {
         ))
     }
 
+    /// A trace of a run: of a command with {} in the place of the program.
+    pub fn postlink_trace(&self, original: &Path, trace: &Path, run: &Command) -> Result<()> {
+        let mut command = Command::new(&self.postlink);
+        command.args(["--quiet", "trace"]).arg(original);
+        command.arg("-o").arg(trace).arg("--");
+        command.arg(run.get_program()).args(run.get_args());
+        for (name, value) in run.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let done = command.output().context("postlink trace")?;
+        if !done.status.success() {
+            bail!("postlink trace: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        Ok(())
+    }
+
     pub fn postlink_verify(&self, input: &Path, output: &Path, folder: &Path) -> Result<Run> {
         Ok(self
             .postlink(folder, &["verify".as_ref(), input, output])?

@@ -1,23 +1,13 @@
-//! A walk through a program by its counts, and what a layout makes of it.
+//! A walk through a program by its counts.
 
 use super::Random;
-use super::caches::{InstructionCache, TranslationBuffer};
 use super::graph::{Callee, CodeGraph};
+use super::trace::{Kind, OUTSIDE, Segment, Trace};
 
-/// Bytes of a line of the cache.
-const LINE: u64 = 64;
-/// Lines of a page.
-const PAGE_LINES: u32 = 64;
 /// Most calls that wait for their return.
 const MAX_DEPTH: usize = 1 << 12;
-/// Lines that a call out of the program touches.
-const OUTSIDE_LINES: u32 = 1;
-/// One part in so many of a stretch is not counted.
-const WARM: usize = 8;
-/// Marks a step that is a call out of the program; the rest says which.
-const OUTSIDE: u32 = 1 << 31;
 /// A seed: any will do, and it is always the same.
-const SEED: u64 = 0x706f_7374_6c69_6e6b;
+pub(super) const SEED: u64 = 0x706f_7374_6c69_6e6b;
 
 /// How long a walk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,59 +25,6 @@ impl Default for WalkSize {
             steps: 8192,
         }
     }
-}
-
-/// Where a block is: its first address, and its length in bytes, 0 if it is nowhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// First address.
-    pub start: u64,
-    /// Length in bytes.
-    pub len: u32,
-}
-
-/// What a layout is expected to cost in the run that the counts are of.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Estimate {
-    /// Misses of the instruction cache.
-    pub misses: f64,
-    /// Lines with code that ran: each misses once at least.
-    pub lines: u64,
-    /// Misses of the translation buffer.
-    pub translation_misses: f64,
-}
-
-impl Estimate {
-    /// One number to compare layouts by, in misses of the instruction cache.
-    ///
-    /// A miss of the translation buffer costs about as much as one of the cache that the second level answers, and
-    /// what is modelled here has no second level after it: it decides between layouts that are otherwise alike.
-    pub fn cost(&self) -> f64 {
-        self.misses + self.lines as f64 + 0.25 * self.translation_misses
-    }
-}
-
-/// A part of a block between calls.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    block: u32,
-    /// Offset of its first byte.
-    from: u32,
-    /// One past its last; `u32::MAX` for the block's end.
-    to: u32,
-}
-
-/// A walk.
-pub struct Trace {
-    segments: Vec<Segment>,
-    /// Numbers of segments, or [`OUTSIDE`].
-    steps: Vec<u32>,
-    /// Steps of a stretch.
-    stretch: usize,
-    /// How many steps of the run one of the walk represents.
-    scale: f64,
-    /// Blocks that ran.
-    ran: Vec<u32>,
 }
 
 /// A call whose callee was entered.
@@ -241,7 +178,7 @@ impl<'g> Walker<'g> {
 
 impl Trace {
     /// Walks through a program.
-    pub fn new(graph: &CodeGraph, size: WalkSize) -> Trace {
+    pub fn walk(graph: &CodeGraph, size: WalkSize) -> Trace {
         let ran = |b: &u32| graph.blocks[*b as usize].count > 0;
         let ran: Vec<u32> = (0..graph.blocks.len() as u32).filter(ran).collect();
         let mut sums: Vec<u64> = Vec::with_capacity(ran.len());
@@ -254,7 +191,8 @@ impl Trace {
         let mut trace = Trace {
             segments: Vec::new(),
             steps: Vec::with_capacity(size.stretches as usize * size.steps as usize),
-            stretch: size.steps.max(1) as usize,
+            ends: Vec::with_capacity(size.stretches as usize),
+            kind: Kind::Walked,
             scale: 0.0,
             ran,
         };
@@ -272,7 +210,7 @@ impl Trace {
                 .min(trace.ran.len() - 1)];
             walker.stack.clear();
             let mut next = walker.begin(start);
-            let end = (stretch as usize + 1) * trace.stretch;
+            let end = (stretch as usize + 1) * size.steps.max(1) as usize;
             while trace.steps.len() < end {
                 let Some((block, site)) = next.or_else(|| walker.begin(start)) else {
                     break;
@@ -301,89 +239,16 @@ impl Trace {
                 next = walker.next(block, site, &mut trace.steps);
             }
             trace.steps.truncate(end);
+            trace.ends.push(trace.steps.len());
         }
         trace.scale = all as f64 / blocks.max(1) as f64;
         trace
-    }
-
-    /// What a layout costs. `places` has the place of each block, numbered as in the graph.
-    pub fn judge(&self, places: &[Place]) -> Estimate {
-        let lines = |place: Place, from: u32, to: u32| {
-            let end = place.start + u64::from(to.min(place.len));
-            let start = place.start + u64::from(from.min(place.len));
-            // The first line, and one past the last.
-            let last = if end > start {
-                (end - 1) / LINE + 1
-            } else {
-                start / LINE
-            };
-            ((start / LINE) as u32, last as u32)
-        };
-        let of_segment: Vec<(u32, u32)> = self
-            .segments
-            .iter()
-            .map(|s| lines(places[s.block as usize], s.from, s.to))
-            .collect();
-        let mut cache = InstructionCache::new();
-        let mut pages = TranslationBuffer::new();
-        let (mut misses, mut translation_misses, mut page) = (0, 0, u32::MAX);
-        let mut counted = 0;
-        for (number, stretch) in (0u64..).zip(self.steps.chunks(self.stretch)) {
-            let shift = Random(SEED ^ number).next();
-            // The first steps of a stretch find in the cache what the one before left there.
-            let (warm, measured) = stretch.split_at(stretch.len() / WARM);
-            counted += measured.len();
-            for (part, counts) in [(warm, 0), (measured, 1)] {
-                let before = (cache.misses, pages.misses);
-                for step in part {
-                    if step & OUTSIDE != 0 {
-                        let mut lines = Random(shift ^ u64::from(*step));
-                        for _ in 0..OUTSIDE_LINES {
-                            cache.touch(lines.next() as u32 | OUTSIDE);
-                        }
-                        continue;
-                    }
-                    let (first, end) = of_segment[*step as usize];
-                    for line in first..end {
-                        cache.touch(line);
-                        if line / PAGE_LINES != page {
-                            page = line / PAGE_LINES;
-                            pages.touch(page);
-                        }
-                    }
-                }
-                misses += counts * (cache.misses - before.0);
-                translation_misses += counts * (pages.misses - before.1);
-            }
-        }
-        let scale = self.scale * self.steps.len() as f64 / counted.max(1) as f64;
-        Estimate {
-            misses: misses as f64 * scale,
-            lines: self.lines(places),
-            translation_misses: translation_misses as f64 * scale,
-        }
-    }
-
-    /// Lines with code that ran.
-    fn lines(&self, places: &[Place]) -> u64 {
-        let executed = self.ran.iter().map(|b| places[*b as usize]);
-        let mut ranges: Vec<(u64, u64)> = executed
-            .filter(|place| place.len > 0)
-            .map(|p| (p.start / LINE, (p.start + u64::from(p.len) - 1) / LINE + 1))
-            .collect();
-        ranges.sort_unstable();
-        let (mut lines, mut done) = (0, 0);
-        for (first, end) in ranges {
-            lines += end.saturating_sub(first.max(done));
-            done = done.max(end);
-        }
-        lines
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Site, Way};
+    use super::super::{Estimate, Place, Site, Way};
     use super::*;
 
     const SMALL: WalkSize = WalkSize {
@@ -417,19 +282,19 @@ mod tests {
 
     #[test]
     fn nine_lines_of_a_set_that_take_turns_miss_each_time() {
-        let nine = Trace::new(&ring(9), SMALL);
+        let nine = Trace::walk(&ring(9), SMALL);
         let apart = nine.judge(&places(9, 4096));
         assert_eq!(apart.misses, 9000.0, "each of the 9,000 blocks that ran");
         assert_eq!(apart.lines, 9);
         let close = nine.judge(&places(9, 64));
         assert_eq!((close.misses, close.lines), (0.0, 9));
-        let eight = Trace::new(&ring(8), SMALL).judge(&places(8, 4096));
+        let eight = Trace::walk(&ring(8), SMALL).judge(&places(8, 4096));
         assert_eq!((eight.misses, eight.lines), (0.0, 8));
     }
 
     #[test]
     fn a_block_is_in_all_lines_that_it_begins_or_ends_in() {
-        let one = Trace::new(&ring(1), SMALL);
+        let one = Trace::walk(&ring(1), SMALL);
         let lines = |start, len| one.judge(&[Place { start, len }]).lines;
         assert_eq!(lines(0, 64), 1);
         assert_eq!(lines(63, 2), 2);
@@ -440,7 +305,7 @@ mod tests {
     #[test]
     fn pages_of_one_set_that_take_turns_miss_the_translation_buffer() {
         // Five pages that are 16 apart, in sets of four.
-        let five = Trace::new(&ring(5), SMALL);
+        let five = Trace::walk(&ring(5), SMALL);
         let estimate = five.judge(&places(5, 16 * 4096 + 64));
         assert_eq!(
             (estimate.misses, estimate.translation_misses),
@@ -472,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_call_goes_to_the_callee_and_comes_back_behind_the_call() {
-        let steps = steps(&Trace::new(&two_callers(), SMALL));
+        let steps = steps(&Trace::walk(&two_callers(), SMALL));
         for stretch in steps.chunks(SMALL.steps as usize) {
             // It may begin inside of function 2, whose caller is drawn then.
             for calls in stretch.windows(3).filter(|w| w[0].0 < 2 && w[0].1 == 0) {
@@ -499,7 +364,7 @@ mod tests {
         ];
         let mut graph = CodeGraph::default();
         graph.push(1, &[100, 75, 25], |b| &ways[b as usize], &[]);
-        let steps = steps(&Trace::new(&graph, SMALL));
+        let steps = steps(&Trace::walk(&graph, SMALL));
         let share = |b| steps.iter().filter(|s| s.0 == b).count() as f64 / steps.len() as f64;
         assert!((share(1) - 0.375).abs() < 0.03, "{}", share(1));
         assert!((share(2) - 0.125).abs() < 0.03, "{}", share(2));
@@ -516,7 +381,7 @@ mod tests {
         let mut graph = CodeGraph::default();
         graph.push(10, &[10], |_| &[], &[tail]);
         graph.push(10, &[10], |_| &[], &[]);
-        let steps = steps(&Trace::new(&graph, SMALL));
+        let steps = steps(&Trace::walk(&graph, SMALL));
         assert!(
             steps.iter().all(|step| step.1 == 0),
             "nothing behind the jump"
@@ -534,7 +399,7 @@ mod tests {
         let around = [Way { to: 0, count: 1000 }];
         let mut graph = CodeGraph::default();
         graph.push(1, &[1000], |_| &around, &[outside]);
-        let trace = Trace::new(&graph, SMALL);
+        let trace = Trace::walk(&graph, SMALL);
         let calls = trace.steps.iter().filter(|step| **step & OUTSIDE != 0);
         let share = calls.count() as f64 / trace.steps.len() as f64;
         assert!((share - 1.0 / 3.0).abs() < 0.01, "{share}");
@@ -546,11 +411,11 @@ mod tests {
     fn nothing_that_ran_costs_nothing() {
         let mut graph = CodeGraph::default();
         graph.push(0, &[0, 0], |_| &[], &[]);
-        let trace = Trace::new(&graph, SMALL);
+        let trace = Trace::walk(&graph, SMALL);
         let place = Place { start: 0, len: 64 };
         assert_eq!(trace.judge(&[place, place]), Estimate::default());
         assert_eq!(
-            Trace::new(&CodeGraph::default(), SMALL).judge(&[]),
+            Trace::walk(&CodeGraph::default(), SMALL).judge(&[]),
             Estimate::default()
         );
     }
@@ -568,15 +433,15 @@ mod tests {
         let mut graph = CodeGraph::default();
         let sites = [site(Callee::Function(0)), site(Callee::Function(7))];
         graph.push(all, &[all, all], |_| &ways, &sites);
-        let trace = Trace::new(&graph, SMALL);
+        let trace = Trace::walk(&graph, SMALL);
         let estimate = trace.judge(&[Place { start: 0, len: 9 }; 2]);
         assert_eq!(estimate.lines, 1);
     }
 
     #[test]
     fn the_same_walk_is_made_each_time() {
-        let first = Trace::new(&two_callers(), SMALL);
-        let second = Trace::new(&two_callers(), SMALL);
+        let first = Trace::walk(&two_callers(), SMALL);
+        let second = Trace::walk(&two_callers(), SMALL);
         assert_eq!(first.steps, second.steps);
     }
 }

@@ -24,6 +24,7 @@ pub mod report;
 pub mod show;
 mod show_graph;
 mod show_names;
+pub mod trace;
 pub mod tune;
 pub mod verify;
 pub mod watch;
@@ -56,6 +57,7 @@ pub fn run(command: Command, ui: &Ui) -> Result<ExitCode> {
         Command::Debug(command) => command.run(ui),
         Command::Bench(command) => command.run(ui),
         Command::Demo(command) => command.run(ui),
+        Command::Trace(command) => command.run(ui),
         Command::Watch(command) => command.run(ui),
         Command::Probes(command) => command.run(ui),
         Command::Disasm(command) => command.run(ui),

@@ -381,12 +381,17 @@ fn say_search(ui: &Ui, search: &SearchReport) {
         return;
     };
     let tried = counted(search.layouts.len(), "layout was", "layouts were");
+    let by = if search.by_trace {
+        "the trace"
+    } else {
+        "counts"
+    };
     match search.chosen {
         0 => ui.say(format_args!(
-            "  {tried} tried: by the model of the instruction cache none costs at least 1 % less than the usual one"
+            "  {tried} tried: by a model of the instruction cache, fed with {by}, none costs at least 1 % less than the usual one"
         )),
         _ => ui.say(format_args!(
-            "  {tried} tried, taken: {}: {} misses of the instruction cache by the model, {} with the usual one ({})",
+            "  {tried} tried, taken: {}: {} misses of the instruction cache by a model fed with {by}, {} with the usual one ({})",
             taken.name,
             count(taken.cost.round() as u64),
             count(given.cost.round() as u64),

@@ -3,20 +3,24 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use postlink_elf::elf::Elf;
 use postlink_elf::raw::{EM_AARCH64, EM_X86_64};
 use postlink_measure::series::{Limits, Stop};
+use postlink_measure::stepping::Plan;
 use postlink_measure::{Paired, Run, Verdict, compare_within, ending, interrupt};
+use postlink_profile::windows::Windows;
 use postlink_report::Room;
 use postlink_rewrite::attach::Source;
 
 use super::bench::{INTERRUPTED, so_far};
-use super::{instrument, optimize, report};
+use super::{instrument, optimize, report, trace};
 use crate::errors::Usage;
-use crate::input::Input;
+use crate::input::{Input, Parsed};
 use crate::options::{self, Instrumenting, Optimizing};
 use crate::rewriting::{self, Proof};
 use crate::ui::{BAD, BOLD, Ui, seconds};
@@ -60,7 +64,7 @@ pub struct Tune {
     /// End with exit code 1 unless the result is shown to be faster
     #[arg(long, requires = "measure")]
     pub fail_unless_faster: bool,
-    /// Keep the instrumented program and the profile in this directory
+    /// Keep the instrumented program, the profile, and with --search the trace in this directory
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Write a page that shows what was found and done, see `postlink report`
@@ -130,7 +134,14 @@ impl Tune {
         }
     }
 
-    fn run_workload(&self, program: &Path, profile: &Path, hint: &str, ui: &Ui) -> Result<()> {
+    /// Runs the workload with the instrumented program. The result is how long it took.
+    fn run_workload(
+        &self,
+        program: &Path,
+        profile: &Path,
+        hint: &str,
+        ui: &Ui,
+    ) -> Result<Duration> {
         let mut command = self.command(program)?;
         command.env("POSTLINK_PROFILE", profile);
         let shown = self
@@ -152,7 +163,53 @@ impl Tune {
             ui.warn(what);
         }
         ui.say(format_args!("  the workload took {}", seconds(run.wall)));
-        Ok(())
+        Ok(run.wall)
+    }
+
+    /// Runs the workload once more with the original, in windows step by step, if layouts are searched: they are judged
+    /// by what is recorded, which --keep keeps.
+    fn trace(
+        &self,
+        input: &Parsed<'_>,
+        took: Duration,
+        folder: &Path,
+        ui: &Ui,
+    ) -> Result<Option<Arc<Windows>>> {
+        if self.optimizing.search.is_none_or(|n| n < 2) || self.optimizing.search_trace.is_some() {
+            return Ok(None);
+        }
+        if self.runner.is_some() {
+            ui.warn("no trace is recorded of a program that is run by another one: layouts are judged by a walk by its counts");
+            return Ok(None);
+        }
+        let program = rewriting::runnable(&self.input)?;
+        let shown = self.workload.join(" ".as_ref());
+        ui.say(format_args!(
+            "{BOLD}tracing{BOLD:#} {}",
+            shown.to_string_lossy()
+        ));
+        let plan = Plan {
+            windows: trace::WINDOWS,
+            steps: trace::STEPS,
+            // The original takes less time than the instrumented program.
+            every: took.mul_f64(0.7) / trace::WINDOWS as u32,
+        };
+        let command = || {
+            let mut command = self.command(&program)?;
+            command.stdout(std::process::Stdio::null());
+            Ok(command)
+        };
+        let Some(windows) = trace::record(input, &plan, self.allow_failure, command, ui)? else {
+            return Ok(None);
+        };
+        if !trace::has_own_code(&windows) {
+            ui.warn("no instruction of the program was executed in any window of the trace: layouts are judged by a walk by its counts");
+            return Ok(None);
+        }
+        if self.keep.is_some() {
+            windows.write(&folder.join("run.pltrace"))?;
+        }
+        Ok(Some(Arc::new(windows)))
     }
 
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
@@ -208,8 +265,11 @@ impl Tune {
 
         let program = self.runnable(&instrumented, scripts.path(), "instrumented")?;
         let hint = self.other_machine(&input.elf);
-        self.run_workload(&program, &profile, &hint, ui)?;
+        let took = self.run_workload(&program, &profile, &hint, ui)?;
+        let windows = self.trace(&input, took, &folder, ui)?;
 
+        let mut options = self.optimizing.options()?;
+        options.windows = options.windows.or(windows);
         let mut watched = ui.phases("optimize");
         let counts = match postlink_profile::open(&profile) {
             Ok(opened) => opened.read()?,
@@ -225,7 +285,7 @@ impl Tune {
         let done = rewriting::optimize(
             &input,
             &counts,
-            &self.optimizing.options()?,
+            &options,
             &self.output,
             Proof::YES,
             &mut watched.phases,

@@ -1,9 +1,11 @@
 //! How a program is optimised: `postlink optimize` and `postlink tune`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use postlink_profile::windows::Windows;
 use postlink_rewrite::{
     CompressDebug, DebugInfo, Folding, FunctionOrder, OptimizeOptions, PassOptions, Plt, Preset,
 };
@@ -265,12 +267,16 @@ pub struct Optimizing {
     pub layout_seed: Option<u64>,
     /// Try this many layouts, and take the best by a model of the instruction cache
     ///
-    /// Orders of functions and padding are tried; blocks are ordered and code is proved once. The model walks through
-    /// the program at random by its counts: it knows what runs how often, not what runs at the same time. So it
-    /// is right about programs whose hot code is much larger than the cache, and near to chance about those whose
-    /// is not (figures: bench/frontend.md).
+    /// Orders of functions and padding are tried; blocks are ordered and code is proved once. The model is fed with a
+    /// trace of the run (`tune` records one, `optimize` is given one by --search-trace), and ranks layouts as a
+    /// simulator does. Without a trace it walks through the program at random by its counts, which say what
+    /// runs how often, not what runs at the same time: that is right about programs whose hot code is much larger than
+    /// the cache, and near to chance about others (figures: bench/frontend.md).
     #[arg(long, value_name = "N")]
     pub search: Option<usize>,
+    /// Judge layouts by this trace of a run, which `postlink trace` has recorded
+    #[arg(long, value_name = "FILE", requires = "search")]
+    pub search_trace: Option<PathBuf>,
     /// For measuring the model: take the layout with this number
     #[arg(long, value_name = "NUMBER", hide = true)]
     pub search_take: Option<usize>,
@@ -346,6 +352,10 @@ impl Optimizing {
             stress: self.stress,
             layout_seed: self.layout_seed,
             search: self.search.unwrap_or(default.search),
+            windows: match &self.search_trace {
+                Some(path) => Some(Arc::new(Windows::read(path)?)),
+                None => None,
+            },
             search_take: self.search_take,
             dyno_stats: self.dyno_stats,
             bat: self.enable_bat,

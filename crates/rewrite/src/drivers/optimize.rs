@@ -6,6 +6,7 @@
 
 use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::Arc;
 
 use postlink_elf::elf::Elf;
 use postlink_elf::note::NoteKind;
@@ -14,6 +15,7 @@ use postlink_elf::write::{Onto, WriteOptions, Writer};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
+use postlink_profile::windows::Windows;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
@@ -25,7 +27,7 @@ use crate::analyse::counters::Counts;
 use crate::analyse::{EntryPatch, FunctionCounters, Probes, count_pins, prepare};
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::cfg::{BlockId, Cfg};
-use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input, check_program};
+use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input, check_program, identity};
 use crate::emit::{self, Plan, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
@@ -105,6 +107,8 @@ pub struct OptimizeOptions {
     pub layout_seed: Option<u64>,
     /// How many layouts are tried, of which the best by a model of the instruction cache is taken; 0 and 1 for one.
     pub search: usize,
+    /// A trace of the run, by which layouts are judged; without one a walk by counts takes its place.
+    pub windows: Option<Arc<Windows>>,
     /// For measuring how good the model is: the layout with this number is taken, not the best.
     pub search_take: Option<usize>,
     /// Compute dyno-stats.
@@ -144,6 +148,7 @@ impl Default for OptimizeOptions {
             stress: None,
             layout_seed: None,
             search: 1,
+            windows: None,
             search_take: None,
             dyno_stats: false,
             bat: false,
@@ -171,7 +176,7 @@ impl OptimizeOptions {
     }
 
     /// Whether more than one layout is tried.
-    fn searches(&self) -> bool {
+    pub fn searches(&self) -> bool {
         !self.by_chance() && (self.search > 1 || self.search_take.is_some())
     }
 }
@@ -318,6 +323,21 @@ impl<'d, I: Isa> FittedTo<'d, I> {
     }
 }
 
+/// A trace must be of this very file: its addresses mean nothing in another.
+fn check_trace(program: &Program<'_>, options: &OptimizeOptions) -> Result<(), Error> {
+    let Some(windows) = &options.windows else {
+        return Ok(());
+    };
+    let own = identity(program.elf);
+    if windows.identity == own {
+        return Ok(());
+    }
+    Err(Error::Profile(format!(
+        "the trace is of {}, the file is {own}: record it with this file",
+        windows.identity
+    )))
+}
+
 impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
     fn symbolic(&self) -> SymbolicProfile {
         let Attached { counted, calls, .. } = &self.attached;
@@ -342,6 +362,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             ..
         } = *self;
         let mut counted = std::mem::take(&mut attached.counted);
+        check_trace(&program, &options)?;
         let bat = options.bat;
         if counted.is_empty() {
             return Err(Error::Profile(
@@ -384,7 +405,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         };
         let walk = options.searches().then(|| {
             phases.begin("walk");
-            Walk::new(&counted, &attached.calls)
+            Walk::new(&counted, &attached.calls, options.windows.as_deref())
         });
         phases.begin("emit");
         let emitted = emit_all::<I>(
@@ -480,7 +501,7 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             Some(known) => known,
             None => {
                 phases.begin("functions");
-                self.layout()
+                self.layout()?
             }
         };
         phases.begin("link");
@@ -739,7 +760,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
     }
 
     /// Where functions go, and which layouts were tried if there was a search.
-    fn layout(&self) -> (Layout, Option<SearchReport>) {
+    fn layout(&self) -> Result<(Layout, Option<SearchReport>), Error> {
         let emitted = &self.emitted;
         let (ready, of_ready) = (&emitted.ready, &emitted.of_ready);
         let calls = CallGraph::new(&self.counted, &self.calls, ready, of_ready);
@@ -755,15 +776,16 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             least: self.least_alignment(),
             align: self.alignment(),
             at_lines: self.options.aligns_at_lines(),
+            writer: &self.writer()?,
         };
-        match self.walk.as_ref().filter(|_| !ready.is_empty()) {
+        Ok(match self.walk.as_ref().filter(|_| !ready.is_empty()) {
             None => (trials.given(), None),
             Some(walk) => {
                 let (wanted, take) = (self.options.search, self.options.search_take);
                 let (layout, report) = trials.best(walk, wanted, take);
                 (layout, Some(report))
             }
-        }
+        })
     }
 
     /// By position: what hot fragments have to be aligned to, for the sake of pointers and of their blocks.
@@ -835,10 +857,10 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         })
     }
 
-    /// Gives functions their places and fills in what refers to them.
-    fn link(&self, layout: &Layout) -> Result<Linked<'d>, Error> {
-        let (program, ready) = (&self.program, &self.emitted.ready);
-        let write_options = WriteOptions {
+    /// What writes the output.
+    fn writer(&self) -> Result<Writer<'d>, Error> {
+        let program = &self.program;
+        let options = WriteOptions {
             no_search_table: program.refs.registration_follows(),
             no_way: program.entry_proof.needs_headers,
             like_text: self.debug_info == DebugInfo::Update
@@ -846,7 +868,13 @@ impl<'d, I: Isa> LaidOut<'d, I> {
                 && !self.options.hugify,
             ..WriteOptions::default()
         };
-        let mut writer = Writer::new(program.elf, write_options)?;
+        Ok(Writer::new(program.elf, options)?)
+    }
+
+    /// Gives functions their places and fills in what refers to them.
+    fn link(&self, layout: &Layout) -> Result<Linked<'d>, Error> {
+        let (program, ready) = (&self.program, &self.emitted.ready);
+        let mut writer = self.writer()?;
         let options = self.link_options(layout)?;
         let orders = [layout.order.as_slice(); 2];
         let mut placed = link::place::<I>(program, ready, orders, &options, &mut writer);

@@ -12,8 +12,12 @@
 //! The first layout is what would be made without a search. Another is taken only if it costs 1 % less, and its
 //! hot code is at most 1 % longer than with functions at the usual alignment.
 
-use postlink_layout::front_end::{Callee, CodeGraph, Estimate, Place, Site, Trace, WalkSize, Way};
+use postlink_elf::write::Writer;
+use postlink_layout::front_end::{
+    Callee, CodeGraph, Estimate, Place, Recorder, Site, Trace, WalkSize, Way,
+};
 use postlink_layout::{cdsort, hfsort, padding};
+use postlink_profile::windows::{Step, Windows};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
@@ -22,57 +26,135 @@ use crate::attach::{Call, Counted};
 use crate::cfg::{BlockId, Callee as Known, Term, Use};
 use crate::link::Ready;
 
-/// A walk through the program, and where its blocks were.
+/// What was executed in which order, by a trace or by a walk through the program, and where its blocks were.
 pub(super) struct Walk {
     trace: Trace,
-    /// By function with counts: number of its first block in the walk's graph.
+    recorded: bool,
+    /// By function with counts: number of its first block among all of them.
     first: Vec<u32>,
     /// Places of all blocks in the input: of functions that stay.
     old: Vec<Place>,
 }
 
 impl Walk {
-    pub(super) fn new(counted: &[Counted<'_>], calls: &[Call]) -> Walk {
-        let number: FxHashMap<u32, u32> =
-            (0..).zip(counted).map(|(i, c)| (c.function, i)).collect();
-        let mut by_caller: Vec<Vec<&Call>> = vec![Vec::new(); counted.len()];
-        for call in calls {
-            if let Some(caller) = number.get(&call.caller) {
-                by_caller[*caller as usize].push(call);
-            }
-        }
-        let sites: Vec<Vec<Site>> = postlink_parallel::map_range(counted.len(), |i| {
-            sites(&counted[i], &by_caller[i], &number)
-        });
-        let mut graph = CodeGraph::default();
+    /// By a trace, if there is one with code of the program in it, else by counts.
+    pub(super) fn new(counted: &[Counted<'_>], calls: &[Call], windows: Option<&Windows>) -> Walk {
+        let recorded = windows.and_then(|windows| recorded(counted, windows));
         let (mut first, mut old) = (Vec::with_capacity(counted.len()), Vec::new());
-        for (c, sites) in counted.iter().zip(&sites) {
-            let cfg = &c.analysed.cfg;
+        for c in counted {
             first.push(old.len() as u32);
-            old.extend(cfg.blocks.iter().map(|block| Place {
+            old.extend(c.analysed.cfg.blocks.iter().map(|block| Place {
                 start: block.start,
                 len: (block.end - block.start) as u32,
             }));
-            let ways: Vec<Way> = cfg
-                .succs
-                .iter()
-                .zip(&c.counts.succs)
-                .map(|(to, count)| Way {
-                    to: *to,
-                    count: *count,
-                })
-                .collect();
-            let of = |b: BlockId| {
-                let block = &cfg.blocks[b as usize];
-                &ways[block.succ as usize..(block.succ + block.nsucc) as usize]
-            };
-            graph.push(c.entries, &c.counts.blocks, of, sites);
         }
         Walk {
-            trace: Trace::new(&graph, WalkSize::default()),
+            recorded: recorded.is_some(),
+            trace: recorded.unwrap_or_else(|| walked(counted, calls)),
             first,
             old,
         }
+    }
+}
+
+/// A walk by counts.
+fn walked(counted: &[Counted<'_>], calls: &[Call]) -> Trace {
+    let number: FxHashMap<u32, u32> = (0..).zip(counted).map(|(i, c)| (c.function, i)).collect();
+    let mut by_caller: Vec<Vec<&Call>> = vec![Vec::new(); counted.len()];
+    for call in calls {
+        if let Some(caller) = number.get(&call.caller) {
+            by_caller[*caller as usize].push(call);
+        }
+    }
+    let sites: Vec<Vec<Site>> = postlink_parallel::map_range(counted.len(), |i| {
+        sites(&counted[i], &by_caller[i], &number)
+    });
+    let mut graph = CodeGraph::default();
+    for (c, sites) in counted.iter().zip(&sites) {
+        let cfg = &c.analysed.cfg;
+        let ways: Vec<Way> = cfg
+            .succs
+            .iter()
+            .zip(&c.counts.succs)
+            .map(|(to, count)| Way {
+                to: *to,
+                count: *count,
+            })
+            .collect();
+        let of = |b: BlockId| {
+            let block = &cfg.blocks[b as usize];
+            &ways[block.succ as usize..(block.succ + block.nsucc) as usize]
+        };
+        graph.push(c.entries, &c.counts.blocks, of, sites);
+    }
+    Trace::walk(&graph, WalkSize::default())
+}
+
+/// A trace of blocks from one of instructions. `None` if no instruction of a function with counts is in it.
+fn recorded(counted: &[Counted<'_>], windows: &Windows) -> Option<Trace> {
+    let blocks = |c: &Counted<'_>| {
+        c.analysed
+            .cfg
+            .blocks
+            .iter()
+            .map(|b| (b.start, b.end))
+            .collect()
+    };
+    let all: Vec<Vec<(u64, u64)>> = counted.iter().map(blocks).collect();
+    // First address, one past the last, number.
+    let mut places: Vec<(u64, u64, u32)> = (0u32..)
+        .zip(all.iter().flatten())
+        .map(|(number, (start, end))| (*start, *end, number))
+        .collect();
+    places.sort_unstable();
+    let block_of = |address: u64| {
+        let after = places.partition_point(|place| place.0 <= address);
+        places[..after].last().filter(|place| address < place.1)
+    };
+    let mut recorder = Recorder::default();
+    for window in &windows.windows {
+        // The part of a block that is being executed: its place, and offsets of its first and last instruction.
+        let mut part: Option<((u64, u64, u32), u32, u32)> = None;
+        for step in window.steps() {
+            if let (Step::Inside(address), Some((place, _, last))) = (step, &mut part) {
+                let rest = place.0 + u64::from(*last)..place.1;
+                if rest.contains(&address) {
+                    *last = (address - place.0) as u32;
+                    continue;
+                }
+            }
+            close(&mut recorder, part.take());
+            match step {
+                Step::Elsewhere(line) => recorder.elsewhere(line),
+                Step::Inside(address) => match block_of(address) {
+                    None => recorder.fixed(address),
+                    Some(place) => {
+                        let offset = (address - place.0) as u32;
+                        part = Some((*place, offset, offset));
+                    }
+                },
+            }
+        }
+        close(&mut recorder, part);
+        recorder.end();
+    }
+    recorder.finish(counted.iter().flat_map(|c| c.counts.blocks.iter().copied()))
+}
+
+/// Longest instruction of x86-64.
+const LONGEST_INSTRUCTION: u64 = 15;
+
+/// Records the part of a block that was executed.
+fn close(recorder: &mut Recorder, part: Option<((u64, u64, u32), u32, u32)>) {
+    if let Some(((start, end, block), from, last)) = part {
+        // How long the last instruction is is not known. Near the block's end it is the block's last one.
+        let left = (end - start).saturating_sub(u64::from(last));
+        let to = if left <= LONGEST_INSTRUCTION {
+            u32::MAX
+        } else {
+            last + 1
+        };
+        recorder.block(block, from, to);
     }
 }
 
@@ -191,6 +273,8 @@ pub struct Tried {
 /// What a search found.
 #[derive(Clone, Debug, Serialize)]
 pub struct SearchReport {
+    /// Whether layouts were judged by a trace of the run; else by a walk by its counts.
+    pub by_trace: bool,
     /// In the order in which they were tried; the first is what would have been made without a search.
     pub layouts: Vec<Tried>,
     /// Number of the one that was taken.
@@ -219,6 +303,8 @@ pub(super) struct Trials<'a> {
     pub(super) align: [u64; 2],
     /// Whether hot functions begin at lines or anywhere, without a search.
     pub(super) at_lines: bool,
+    /// Says where new code begins.
+    pub(super) writer: &'a Writer<'a>,
 }
 
 /// A block's place in its fragment.
@@ -277,6 +363,7 @@ impl Trials<'_> {
         let cheapest = cheapest.min_by(|a, b| cost(a).total_cmp(&cost(b)));
         let chosen = take.or(cheapest).unwrap_or(0).min(tried.len() - 1);
         let report = SearchReport {
+            by_trace: walk.recorded,
             layouts: tried.iter().map(|t| t.1.clone()).collect(),
             chosen,
         };
@@ -348,12 +435,12 @@ impl Trials<'_> {
     /// What a layout costs, and how long its hot section is.
     fn judge(&self, walk: &Walk, layout: &Layout, parts: &[Part]) -> (Estimate, u64) {
         let mut starts = vec![[0u64; 2]; self.ready.len()];
-        // Behind the old code, at a page of its own.
-        let old = walk
-            .old
+        let most = layout
+            .alignment
             .iter()
-            .map(|place| place.start + u64::from(place.len));
-        let base = old.max().unwrap_or(0).next_multiple_of(4096);
+            .copied()
+            .fold(self.align[0], u64::max);
+        let base = self.writer.next(most).map_or(0, |at| at.get());
         let mut at = base;
         let mut hot = 0;
         for fragment in 0..2 {

@@ -1,0 +1,352 @@
+//! Tracing by `ptrace`, on Linux for x86-64.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void, pid_t};
+
+use super::{At, Object, Plan};
+use crate::Random;
+
+/// Offset of the instruction pointer in the kernel's `struct user`.
+const RIP: usize = std::mem::offset_of!(libc::user_regs_struct, rip);
+/// How long is waited for news between looks at the clock.
+const PATIENCE: Duration = Duration::from_micros(200);
+/// Ends of windows do not come at the same distance.
+const SEED: u64 = 0x7374_6570;
+
+/// A request to the kernel about a stopped thread.
+fn ptrace(request: libc::c_uint, thread: pid_t, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: these requests take numbers, or write to nowhere but the kernel's own tables.
+    let done =
+        unsafe { libc::ptrace(request, thread, address as *mut c_void, data as *mut c_void) };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Where a stopped thread is.
+fn program_counter(thread: pid_t) -> io::Result<u64> {
+    // SAFETY: the request reads a word of the kernel's own table, which is the result; `errno` tells an error from -1.
+    let word = unsafe {
+        *libc::__errno_location() = 0;
+        libc::ptrace(
+            libc::PTRACE_PEEKUSER,
+            thread,
+            RIP as *mut c_void,
+            ptr::null_mut::<c_void>(),
+        )
+    };
+    match io::Error::last_os_error() {
+        error if word == -1 && error.raw_os_error() != Some(0) => Err(error),
+        _ => Ok(word as u64),
+    }
+}
+
+/// Whether a thread stopped for a single step, not for a signal of the same number.
+fn stepped(thread: pid_t) -> bool {
+    // SAFETY: all-zero is a valid siginfo_t, which the kernel fills in.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let to: *mut libc::siginfo_t = &mut info;
+    // SAFETY: the pointer is valid for a siginfo_t.
+    let done = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETSIGINFO,
+            thread,
+            ptr::null_mut::<c_void>(),
+            to,
+        )
+    };
+    // The second after a system call; a breakpoint in the program is the kernel's (SI_KERNEL), a signal the sender's.
+    done == 0 && matches!(info.si_code, libc::TRAP_TRACE | libc::TRAP_BRKPT)
+}
+
+/// A traced thread.
+#[derive(Default)]
+struct Thread {
+    /// It has not had the stop with which the kernel lets a new thread begin.
+    begins: bool,
+    /// Stop signals that were sent to it and have not arrived.
+    asked: u32,
+}
+
+/// A window that is being recorded.
+struct Open {
+    thread: pid_t,
+    bias: u64,
+    /// Where the object is mapped.
+    ranges: Vec<(u64, u64)>,
+    /// Steps taken; 0 until the thread has stopped.
+    taken: usize,
+    steps: Vec<At>,
+}
+
+struct Tracer<'a, F> {
+    object: &'a Object,
+    plan: &'a Plan,
+    window: F,
+    root: pid_t,
+    threads: HashMap<pid_t, Thread>,
+    open: Option<Open>,
+    done: usize,
+    next: Instant,
+    random: Random,
+}
+
+pub(super) fn record(
+    command: &mut Command,
+    object: &Object,
+    plan: &Plan,
+    window: impl FnMut(Vec<At>),
+) -> io::Result<ExitStatus> {
+    let trace_me = || ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+    // SAFETY: what is called between fork and exec is one system call.
+    unsafe { command.pre_exec(trace_me) };
+    // Not waited for by its handle: news of it come with those of all others.
+    let root = command.spawn()?.id() as pid_t;
+    let (_, status) = wait_for(root, libc::__WALL | libc::__WNOTHREAD)?.unwrap_or((root, 0));
+    if !libc::WIFSTOPPED(status) {
+        return Ok(ExitStatus::from_raw(status));
+    }
+    let follow = libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC;
+    ptrace(libc::PTRACE_SETOPTIONS, root, 0, follow as usize)?;
+    let mut tracer = Tracer {
+        object,
+        plan,
+        window,
+        root,
+        threads: HashMap::from([(root, Thread::default())]),
+        open: None,
+        done: 0,
+        next: Instant::now(),
+        random: Random::new(SEED ^ u64::from(std::process::id()) ^ root as u64),
+    };
+    // The first window: anywhere in the time of one.
+    let chance = tracer.random.below(plan.every.as_nanos() as usize + 1) as u64;
+    tracer.next = Instant::now() + Duration::from_nanos(chance);
+    tracer.resume(root, 0);
+    tracer.run()
+}
+
+/// News of a child; `None` if there are none now.
+fn wait_for(child: pid_t, options: c_int) -> io::Result<Option<(pid_t, c_int)>> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the pointer is valid.
+        match unsafe { libc::waitpid(child, &mut status, options) } {
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            0 => return Ok(None),
+            thread => return Ok(Some((thread, status))),
+        }
+    }
+}
+
+impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
+    /// When the next window begins: after half of the time between windows, and as much again by chance.
+    fn schedule(&mut self) {
+        let every = self.plan.every;
+        let chance = self.random.below(every.as_nanos() as usize + 1) as u64;
+        self.next = Instant::now() + every / 2 + Duration::from_nanos(chance);
+    }
+
+    fn run(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            let more = self.open.is_none() && self.done < self.plan.windows;
+            let options = libc::__WALL | libc::__WNOTHREAD | if more { libc::WNOHANG } else { 0 };
+            match wait_for(-1, options)? {
+                Some((thread, status)) => {
+                    if let Some(ended) = self.news(thread, status) {
+                        return Ok(ended);
+                    }
+                }
+                None if Instant::now() >= self.next => {
+                    if !self.begin_window() {
+                        std::thread::sleep(PATIENCE);
+                    }
+                }
+                None => std::thread::sleep(PATIENCE),
+            }
+        }
+    }
+
+    /// Lets a stopped thread go on, with a signal or 0. It may be gone: then there will be news of that.
+    fn resume(&self, thread: pid_t, signal: c_int) {
+        let steps = matches!(&self.open, Some(open) if open.thread == thread && open.taken > 0);
+        let how = if steps {
+            libc::PTRACE_SINGLESTEP
+        } else {
+            libc::PTRACE_CONT
+        };
+        let _ = ptrace(how, thread, 0, signal as usize);
+    }
+
+    /// What a thread has stopped for, or that it has ended. The result is the command's status.
+    fn news(&mut self, thread: pid_t, status: c_int) -> Option<ExitStatus> {
+        if !libc::WIFSTOPPED(status) {
+            self.threads.remove(&thread);
+            self.end_window_of(thread);
+            return (thread == self.root).then(|| ExitStatus::from_raw(status));
+        }
+        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        match event {
+            0 => self.signalled(thread, signal),
+            libc::PTRACE_EVENT_EXEC => {
+                // All other threads are gone, and this one has the number of the first.
+                if let Some(former) = event_message(thread) {
+                    self.end_window_of(former as pid_t);
+                }
+                self.end_window_of(thread);
+                self.threads.insert(thread, Thread::default());
+                self.resume(thread, 0);
+            }
+            _ => self.resume(thread, 0),
+        }
+        None
+    }
+
+    /// A thread that has stopped for a signal.
+    fn signalled(&mut self, thread: pid_t, signal: c_int) {
+        let new = Thread {
+            begins: true,
+            asked: 0,
+        };
+        let known = self.threads.entry(thread).or_insert(new);
+        if signal == libc::SIGSTOP && known.begins {
+            known.begins = false;
+            return self.resume(thread, 0);
+        }
+        if signal == libc::SIGSTOP && known.asked > 0 {
+            known.asked -= 1;
+            return self.step(thread);
+        }
+        let steps = matches!(&self.open, Some(open) if open.thread == thread && open.taken > 0);
+        if steps && signal == libc::SIGTRAP && stepped(thread) {
+            return self.step(thread);
+        }
+        self.resume(thread, signal);
+    }
+
+    /// The thread of the window stands at an instruction: that is recorded, and executed.
+    fn step(&mut self, thread: pid_t) {
+        let Some(open) = self.open.as_mut().filter(|open| open.thread == thread) else {
+            return self.resume(thread, 0);
+        };
+        if let Ok(at) = program_counter(thread) {
+            let inside = open.ranges.iter().any(|r| (r.0..r.1).contains(&at));
+            open.steps.push(if inside {
+                At::Object(at.wrapping_sub(open.bias))
+            } else {
+                At::Elsewhere(at)
+            });
+        }
+        open.taken += 1;
+        if open.taken > self.plan.steps {
+            self.end_window_of(thread);
+        }
+        self.resume(thread, 0);
+    }
+
+    /// Chooses a running thread of a process that has the object, and asks it to stop.
+    fn begin_window(&mut self) -> bool {
+        let begun = |(thread, state): (&pid_t, &Thread)| (!state.begins).then_some(*thread);
+        let mut running: Vec<pid_t> = self.threads.iter().filter_map(begun).collect();
+        running.retain(|thread| is_running(*thread));
+        running.sort_unstable();
+        while !running.is_empty() {
+            let thread = running.swap_remove(self.random.below(running.len()));
+            let Ok(maps) = fs::read_to_string(format!("/proc/{thread}/maps")) else {
+                continue;
+            };
+            let identity = self.object.identity;
+            let is_object = |path: &Path| {
+                fs::metadata(path).is_ok_and(|file| (file.dev(), file.ino()) == identity)
+            };
+            let Some((bias, ranges)) = self.object.bias(&maps, is_object) else {
+                continue;
+            };
+            // SAFETY: a system call without pointers.
+            if minds_traps(thread)
+                || unsafe { libc::syscall(libc::SYS_tkill, thread, libc::SIGSTOP) } != 0
+            {
+                continue;
+            }
+            if let Some(known) = self.threads.get_mut(&thread) {
+                known.asked += 1;
+            }
+            self.open = Some(Open {
+                thread,
+                bias,
+                ranges,
+                taken: 0,
+                steps: Vec::with_capacity(self.plan.steps + 1),
+            });
+            return true;
+        }
+        false
+    }
+
+    /// If the window is of this thread, it is complete.
+    fn end_window_of(&mut self, thread: pid_t) {
+        if let Some(open) = self.open.take_if(|open| open.thread == thread) {
+            if open.taken > 0 {
+                self.done += 1;
+                (self.window)(open.steps);
+            }
+            self.schedule();
+        }
+    }
+}
+
+/// What the kernel says with an event.
+fn event_message(thread: pid_t) -> Option<libc::c_ulong> {
+    let mut message: libc::c_ulong = 0;
+    let to: *mut libc::c_ulong = &mut message;
+    // SAFETY: the pointer is valid for an unsigned long.
+    let done = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            thread,
+            ptr::null_mut::<c_void>(),
+            to,
+        )
+    };
+    (done == 0).then_some(message)
+}
+
+/// Whether a thread's process handles or ignores SIGTRAP. If a step ends while that signal is blocked, as it is in its
+/// handler, the kernel takes the handler away; so such processes are not stepped.
+fn minds_traps(thread: pid_t) -> bool {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let has = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        set.is_none_or(|set| set >> (libc::SIGTRAP - 1) & 1 != 0)
+    };
+    has("SigCgt:") || has("SigIgn:")
+}
+
+/// Whether a thread runs, or could.
+fn is_running(thread: pid_t) -> bool {
+    let state = fs::read_to_string(format!("/proc/{thread}/stat"));
+    // The state is after the name, which is in brackets and may have any character in it.
+    state.is_ok_and(|text| {
+        text.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('R'))
+    })
+}

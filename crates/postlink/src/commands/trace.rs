@@ -1,0 +1,234 @@
+//! `postlink trace`: what a run executes, instruction by instruction, in a few windows.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use postlink_measure::ending;
+use postlink_measure::stepping::{self, At, Object, Plan};
+use postlink_profile::windows::{LINE, Step, Window, Windows};
+use postlink_rewrite::identity;
+
+use crate::errors::Usage;
+use crate::input::{Input, Parsed};
+use crate::rewriting;
+use crate::ui::{BOLD, Ui, count, counted, seconds};
+use crate::workload;
+
+/// Windows of a trace, unless another number is asked for.
+pub const WINDOWS: usize = 32;
+/// Steps of a window. Shorter ones do not show what competes for the cache: see `docs/layout-search.md`.
+pub const STEPS: usize = 100_000;
+/// Most runs of a workload that is too short for all windows.
+const MOST_RUNS: usize = 16;
+
+/// Record what a run executes, instruction by instruction, in a few windows
+///
+/// The workload after `--` is run as a debugger does it: from time to time a running thread of the program is stepped
+/// through some instructions. The trace says what runs at the same time, which counts do not: `optimize --search`
+/// judges layouts by it. Works on x86-64 Linux, without hardware for it; a window of 100,000 instructions takes about
+/// 0.6 s.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  postlink trace ./app -o app.pltrace -- {} --benchmark
+  postlink optimize ./app -p run.plraw --search 30 --search-trace app.pltrace -o ./app.opt
+
+`postlink tune --search N` does both itself.")]
+pub struct Trace {
+    /// The program or shared library
+    #[arg(value_name = "INPUT")]
+    pub input: PathBuf,
+    /// The file to write
+    #[arg(long, short, value_name = "OUTPUT")]
+    pub output: PathBuf,
+    /// The workload; {} stands for the program
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub workload: Vec<OsString>,
+    /// Most windows
+    #[arg(long, value_name = "N", default_value_t = WINDOWS, value_parser = number(100_000))]
+    pub windows: usize,
+    /// Steps of each window
+    #[arg(long, value_name = "N", default_value_t = STEPS, value_parser = number(100_000_000))]
+    pub steps: usize,
+    /// Milliseconds from one window to the next [default: the workload is run once before, and the windows are
+    /// spread over the time that it takes]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    pub every: Option<Duration>,
+    /// Go on when the workload fails
+    #[arg(long)]
+    pub allow_failure: bool,
+}
+
+fn number(most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {
+    use clap::builder::TypedValueParser;
+    clap::value_parser!(u64).range(1..=most).map(|n| n as usize)
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|e| format!("{e}"))?;
+    if (0.01..=1e7).contains(&value) {
+        Ok(Duration::from_secs_f64(value / 1e3))
+    } else {
+        Err("from 0.01 to 10000000 milliseconds are possible".to_owned())
+    }
+}
+
+/// What is told from other code: a file that is mapped into processes.
+fn object(input: &Parsed<'_>) -> Object {
+    Object {
+        identity: input.device_and_inode(),
+        segments: input.elf.loads().map(|s| (s.offset, s.addr)).collect(),
+    }
+}
+
+/// Runs a workload until there are windows enough. `None`, with a warning, where nothing can be traced.
+///
+/// # Errors
+///
+/// The workload cannot be started, or fails and must not.
+pub fn record(
+    input: &Parsed<'_>,
+    plan: &Plan,
+    allow_failure: bool,
+    mut workload: impl FnMut() -> Result<Command>,
+    ui: &Ui,
+) -> Result<Option<Windows>> {
+    let object = object(input);
+    let mut windows = Vec::new();
+    let progress = ui.progress("trace");
+    let start = Instant::now();
+    for run in 0..MOST_RUNS {
+        let before = windows.len();
+        // All of the workload has the same chance, in each run.
+        let missing = plan.windows - before;
+        let rest = Plan {
+            windows: missing,
+            every: plan.every.mul_f64(plan.windows as f64 / missing as f64),
+            ..*plan
+        };
+        progress.set(|| format!("{before} of {} windows, run {}", plan.windows, run + 1));
+        let mut command = workload()?;
+        if run > 0 {
+            // Its output was passed on.
+            command.stdout(std::process::Stdio::null());
+        }
+        let status = match stepping::record(&mut command, &object, &rest, |steps| {
+            windows.push(window(&steps));
+        }) {
+            Ok(status) => status,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Unsupported | ErrorKind::PermissionDenied
+                ) =>
+            {
+                ui.warn(format_args!("the workload cannot be traced: {error}"));
+                return Ok(None);
+            }
+            Err(error) => return Err(error).context("the workload cannot be run and traced"),
+        };
+        if !status.success() {
+            let what = format!("the workload {} while it was traced", ending(status));
+            if !allow_failure {
+                bail!("{what} (--allow-failure continues with what was recorded)");
+            }
+            ui.warn(what);
+        }
+        if windows.len() >= plan.windows || windows.len() == before {
+            break;
+        }
+    }
+    drop(progress);
+    let windows = Windows {
+        identity: identity(&input.elf),
+        windows,
+    };
+    ui.say(format_args!(
+        "  {} of {} steps in {}",
+        counted(windows.windows.len(), "window", "windows"),
+        count(windows.steps() as u64),
+        seconds(start.elapsed())
+    ));
+    Ok(Some(windows))
+}
+
+fn window(steps: &[At]) -> Window {
+    let mut window = Window::default();
+    for step in steps {
+        window.push(match step {
+            At::Object(address) => Step::Inside(*address),
+            At::Elsewhere(address) => Step::Elsewhere(address / LINE),
+        });
+    }
+    window
+}
+
+/// Whether a step of a trace is an instruction of the binary.
+pub fn has_own_code(windows: &Windows) -> bool {
+    let own = |step: Step| matches!(step, Step::Inside(_));
+    windows.windows.iter().any(|window| window.steps().any(own))
+}
+
+impl Trace {
+    fn command(&self, program: &Path) -> Result<Command> {
+        let words = workload::fill(&self.workload, program);
+        let (first, rest) = words.split_first().context("no workload")?;
+        let mut command = Command::new(first);
+        command.args(rest);
+        Ok(command)
+    }
+
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
+        let shown = self.workload.join(" ".as_ref());
+        let shown = shown.to_string_lossy();
+        if !workload::names_the_program(&self.workload) {
+            return Err(Usage(format!(
+                "the workload '{shown}' has no {{}}: it must run the program, whose path is put there"
+            ))
+            .into());
+        }
+        let input = Input::open(&self.input)?;
+        let input = input.parse()?;
+        input.must_differ_from(&self.output)?;
+        let program = rewriting::runnable(&self.input)?;
+        ui.say(format_args!("{BOLD}tracing{BOLD:#} {shown}"));
+        let every = match self.every {
+            Some(every) => every,
+            None => {
+                let mut command = self.command(&program)?;
+                command.stdout(std::process::Stdio::null());
+                let run = postlink_measure::run(&mut command)
+                    .with_context(|| format!("the workload cannot be started: {shown}"))?;
+                run.wall / self.windows as u32
+            }
+        };
+        let plan = Plan {
+            windows: self.windows,
+            steps: self.steps,
+            every,
+        };
+        let recorded = record(
+            &input,
+            &plan,
+            self.allow_failure,
+            || self.command(&program),
+            ui,
+        )?;
+        let Some(windows) = recorded else {
+            return Ok(ExitCode::FAILURE);
+        };
+        if !has_own_code(&windows) {
+            bail!(
+                "{}: no instruction of it was executed in any window of the workload (processes that handle SIGTRAP are not stepped): {shown}",
+                self.input.display()
+            );
+        }
+        windows.write(&self.output)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
