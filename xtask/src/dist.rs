@@ -201,7 +201,9 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
             .args(["fetch", "--locked"])
             .current_dir(root),
     )?;
-    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    // Stripping is said here: cargo forgets what the profile says of it for a package with settings of its own.
+    let flags = ["-Ctarget-feature=+crt-static", "-Cstrip=symbols"];
+    let mut flags = flags.map(str::to_owned).to_vec();
     let mut cut = |folder: &Path, name: &str| {
         flags.push(format!("--remap-path-prefix={}={name}", folder.display()));
     };
@@ -244,6 +246,10 @@ fn build(root: &Path, target: &Path, release: &Release) -> Result<PathBuf> {
         .find(|line| line.contains("(NEEDED)") || line.contains("INTERP"))
     {
         bail!("{}: is not static: {}", program.display(), line.trim());
+    }
+    let sections = text(Command::new("readelf").arg("-SW").arg(&program))?;
+    if let Some(line) = sections.lines().find(|line| line.contains(" .symtab ")) {
+        bail!("{}: is not stripped: {}", program.display(), line.trim());
     }
     Ok(program)
 }

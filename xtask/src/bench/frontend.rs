@@ -48,6 +48,9 @@ const LAYOUTS: &[(&str, &[&str])] = &[
     ("size", &["--preset=size"]),
     ("max", &["--preset=max"]),
 ];
+/// What the emulator's processor does not have, of what the C library looks for.
+const AS_EMULATED: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX2_Usable,-AVX512F,-AVX512VL,-AVX512BW,\
+                           -AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
 /// Layouts by which the model of `optimize --search` is judged: `--search-take` of four orders, each with four
 /// paddings.
 const RANKED: &[u32] = &[6, 7, 8, 9, 11, 12, 13, 14, 16, 17, 18, 19, 26, 27, 28, 29];
@@ -214,11 +217,13 @@ impl Bench {
         })
     }
 
-    /// A trace of the workload that is measured.
+    /// A trace of the workload that is measured. The C library takes other functions on a processor with AVX than under
+    /// the emulator, and they are in other sets of the cache: it is told to take the same.
     fn trace(&self, program: &Program, original: &Path) -> Result<PathBuf> {
         let trace = self.at("run.pltrace");
         let n = program.simulated.context("not a program to simulate")?;
-        let run = programs::command(program, Path::new("{}"), &self.corpus, n)?;
+        let mut run = programs::command(program, Path::new("{}"), &self.corpus, n)?;
+        run.env("GLIBC_TUNABLES", AS_EMULATED);
         self.tools.postlink_trace(original, &trace, &run)?;
         Ok(trace)
     }
@@ -403,7 +408,7 @@ fn head(tools: &Tools) -> String {
     format!(
         "# The front end\n\nWritten by `cargo xtask bench frontend` on {processors} cores ({}); the figures do not depend on the \
          machine's load, and repeat exactly, but for those of a search, whose trace (`postlink trace`) is of windows \
-         that are chosen by time. What is counted, and how, `xtask/src/bench/frontend.rs` says.\n\n\
+         that are chosen by time. For it the C library took the functions that it takes under the emulator (`GLIBC_TUNABLES`). What is counted, and how, `xtask/src/bench/frontend.rs` says.\n\n\
          All layouts are made from one profile, of the run that is measured: `postlink instrument`, a run, then `postlink \
          optimize` with {}; and `llvm-bolt PROGRAM -data=… {}`. Every output of postlink was checked, and all print the same. \
          cachegrind runs with `{}`. Workloads are shortened: {}.\n\n",

@@ -29,10 +29,12 @@ pub struct Place {
 }
 
 /// What a layout is expected to cost in the run that the counts are of.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Misses of the instruction cache.
     pub misses: f64,
+    /// The same by stretch of the trace: how sure the sum is.
+    pub by_stretch: Vec<f64>,
     /// Lines with code that ran: each misses once at least.
     pub lines: u64,
     /// Misses of the translation buffer.
@@ -46,6 +48,17 @@ impl Estimate {
     /// what is modelled here has no second level after it: it decides between layouts that are otherwise alike.
     pub fn cost(&self) -> f64 {
         self.misses + self.lines as f64 + 0.25 * self.translation_misses
+    }
+
+    /// How far the difference of misses to another layout's may be chance, as a standard error: stretches are few of many
+    /// that the run has, and where all of the difference is in one or two of them, others would show another. Both must be
+    /// of the same trace.
+    pub fn error_of_difference(&self, other: &Estimate) -> f64 {
+        let pairs = self.by_stretch.iter().zip(&other.by_stretch);
+        let differences: Vec<f64> = pairs.map(|(a, b)| a - b).collect();
+        let mean = differences.iter().sum::<f64>() / differences.len().max(1) as f64;
+        let squares = differences.iter().map(|d| (d - mean) * (d - mean));
+        squares.sum::<f64>().sqrt()
     }
 }
 
@@ -143,7 +156,9 @@ impl Recorder {
         if self.blocks == 0 {
             return None;
         }
-        self.end();
+        if self.ends.last() != Some(&self.steps.len()) {
+            self.end();
+        }
         let counts: Vec<u64> = counts.collect();
         let ran = (0u32..).zip(&counts).filter(|(_, count)| **count > 0);
         Some(Trace {
@@ -235,7 +250,8 @@ impl Trace {
             .collect();
         let mut cache = InstructionCache::new();
         let mut pages = TranslationBuffer::new();
-        let (mut misses, mut translation_misses, mut page) = (0.0, 0.0, u32::MAX);
+        let mut by_stretch = vec![0.0; self.ends.len()];
+        let (mut translation_misses, mut page) = (0.0, u32::MAX);
         let (mut counted, mut from) = (0, 0);
         for (number, end) in (0u64..).zip(&self.ends) {
             let shift = Random(SEED ^ number).next();
@@ -268,13 +284,15 @@ impl Trace {
                         }
                     }
                 }
-                misses += weight * (cache.misses - before.0) as f64;
+                by_stretch[number as usize] += weight * (cache.misses - before.0) as f64;
                 translation_misses += weight * (pages.misses - before.1) as f64;
             }
         }
         let scale = self.scale * self.steps.len() as f64 / counted.max(1) as f64;
+        by_stretch.iter_mut().for_each(|misses| *misses *= scale);
         Estimate {
-            misses: misses * scale,
+            misses: by_stretch.iter().sum(),
+            by_stretch,
             lines: self.lines(places),
             translation_misses: translation_misses * scale,
         }
@@ -361,6 +379,23 @@ mod tests {
     }
 
     #[test]
+    fn a_difference_in_one_stretch_of_many_may_be_chance() {
+        let of = |by_stretch: &[f64]| Estimate {
+            misses: by_stretch.iter().sum(),
+            by_stretch: by_stretch.to_vec(),
+            ..Estimate::default()
+        };
+        let usual = of(&[10.0; 16]);
+        // The same sum, from one stretch or from all.
+        let mut one = [10.0; 16];
+        one[3] += 160.0;
+        let (one, all) = (of(&one), of(&[20.0; 16]));
+        assert_eq!(all.error_of_difference(&usual), 0.0);
+        assert!((one.error_of_difference(&usual) - 154.9).abs() < 0.1);
+        assert_eq!(Estimate::default().error_of_difference(&usual), 0.0);
+    }
+
+    #[test]
     fn only_the_part_of_a_block_that_was_executed_is_touched() {
         let mut recorder = Recorder::default();
         recorder.block(0, 0, 60);
@@ -406,6 +441,7 @@ mod tests {
         assert!(recorder.finish([1].into_iter()).is_none());
         // Blocks that nothing counted do not matter.
         let trace = turns(2).finish([0, 0].into_iter()).unwrap();
-        assert_eq!(trace.judge(&places(2, 64)), Estimate::default());
+        let estimate = trace.judge(&places(2, 64));
+        assert_eq!((estimate.cost(), estimate.lines), (0.0, 0));
     }
 }

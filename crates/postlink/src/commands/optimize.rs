@@ -388,7 +388,7 @@ fn say_search(ui: &Ui, search: &SearchReport) {
     };
     match search.chosen {
         0 => ui.say(format_args!(
-            "  {tried} tried: by a model of the instruction cache, fed with {by}, none costs at least 1 % less than the usual one"
+            "  {tried} tried: by a model of the instruction cache, fed with {by}, none is better than the usual one by more than 1 % and chance"
         )),
         _ => ui.say(format_args!(
             "  {tried} tried, taken: {}: {} misses of the instruction cache by a model fed with {by}, {} with the usual one ({})",

@@ -9,8 +9,8 @@
 //!  emitted code ──► CallGraph ──► orders × alignments ──► addresses ──► Estimate ──► the cheapest
 //! ```
 //!
-//! The first layout is what would be made without a search. Another is taken only if it costs 1 % less, and its
-//! hot code is at most 1 % longer than with functions at the usual alignment.
+//! The first layout is what would be made without a search. Another is taken only if it costs 1 % less and two standard
+//! errors less, and its hot code is at most 1 % longer than with functions at the usual alignment.
 
 use postlink_elf::write::Writer;
 use postlink_layout::front_end::{
@@ -266,6 +266,9 @@ pub struct Tried {
     pub translation_misses: f64,
     /// What layouts are compared by.
     pub cost: f64,
+    /// Standard error of the difference of misses to the first layout: what parts of the run that are not in the trace
+    /// may make of it.
+    pub error: f64,
     /// Bytes of hot code with what is between functions.
     pub bytes: u64,
 }
@@ -318,6 +321,8 @@ struct Part {
 
 /// By how much of its cost a layout must be better to be taken in place of what is made without a search.
 const LEAST_GAIN: f64 = 0.01;
+/// By how many standard errors it must be better.
+const LEAST_ERRORS: f64 = 2.0;
 
 impl Trials<'_> {
     /// The layout that is made without a search.
@@ -338,25 +343,33 @@ impl Trials<'_> {
             .flat_map(|align| ORDERS.iter().map(|order| (*order, *align)))
             .take(layouts.max(1))
             .collect();
-        let mut tried: Vec<(Layout, Tried)> =
+        let judged: Vec<(String, Layout, Estimate, u64)> =
             postlink_parallel::map_owned(all, |(order, align)| {
                 let layout = self.layout(order, align);
                 let (estimate, bytes) = self.judge(walk, &layout, &parts);
-                let tried = Tried {
-                    name: format!("{order:?}, {align:?}").to_lowercase(),
-                    misses: estimate.misses,
-                    lines: estimate.lines,
-                    translation_misses: estimate.translation_misses,
-                    cost: estimate.cost(),
-                    bytes,
-                };
-                (layout, tried)
+                let name = format!("{order:?}, {align:?}").to_lowercase();
+                (name, layout, estimate, bytes)
             });
+        let usual = judged[0].2.clone();
+        let tried = judged.into_iter().map(|(name, layout, estimate, bytes)| {
+            let tried = Tried {
+                name,
+                misses: estimate.misses,
+                lines: estimate.lines,
+                translation_misses: estimate.translation_misses,
+                cost: estimate.cost(),
+                error: estimate.error_of_difference(&usual),
+                bytes,
+            };
+            (layout, tried)
+        });
+        let mut tried: Vec<(Layout, Tried)> = tried.collect();
         let given = &tried[0].1;
         let (limit, enough) = (self.limit(&self.given), given.cost * (1.0 - LEAST_GAIN));
         let better = |i: &usize| {
             let tried = &tried[*i].1;
-            tried.cost < enough && tried.bytes <= limit
+            let sure = given.cost - tried.cost > LEAST_ERRORS * tried.error;
+            tried.cost < enough && sure && tried.bytes <= limit
         };
         let cost = |i: &usize| tried[*i].1.cost;
         let cheapest = (1..tried.len()).filter(better);
