@@ -50,9 +50,9 @@ impl Estimate {
         self.misses + self.lines as f64 + 0.25 * self.translation_misses
     }
 
-    /// How far the difference of misses to another layout's may be chance, as a standard error: stretches are few of many
-    /// that the run has, and where all of the difference is in one or two of them, others would show another. Both must be
-    /// of the same trace.
+    /// How far the difference of misses to another layout's may be chance, as a standard error: stretches are few of
+    /// many that the run has, and where all of the difference is in one or two of them, others would show another.
+    /// Both must be of the same trace.
     pub fn error_of_difference(&self, other: &Estimate) -> f64 {
         let pairs = self.by_stretch.iter().zip(&other.by_stretch);
         let differences: Vec<f64> = pairs.map(|(a, b)| a - b).collect();
