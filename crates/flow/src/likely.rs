@@ -14,19 +14,20 @@
 //! unknowns are the shares, and conservation of flow holds by itself. Sought are those with the largest posterior
 //! probability (Bayes):
 //!
-//! | part | distribution |
-//! |---|---|
-//! | share of a way | a normal distribution of its logarithm around what is expected of it ([`Way::share`]): a static prediction of branches (Ball and Larus, "Branch Prediction for Free", 1993; Wu and Larus, "Static Branch Frequency and Program Profile Analysis", 1994) |
-//! | samples of a block | Student's distribution of the logarithm of the ratio to what was expected, whose width has two parts: the counting error, which becomes smaller with more samples, and the bias of the clock, which does not |
+//! * The logarithm of a way's share is normally distributed around what is expected of it ([`Way::share`]): a static
+//!   prediction of branches (Ball and Larus, "Branch Prediction for Free", 1993; Wu and Larus, "Static Branch Frequency
+//!   and Program Profile Analysis", 1994).
+//! * The logarithm of the ratio of a block's samples to what was expected has Student's distribution, whose width has
+//!   two parts: the counting error, which becomes smaller with more samples, and the bias of the clock, which does not.
 //!
 //! So ten samples to one are a strong hint, and a thousand to a hundred no stronger one; a branch without samples on
 //! either side does what branches like it do; and what many blocks say together counts more than what one says alone.
 //!
 //! From shares to counts leads a system of linear equations, one for each block, which is eliminated in the order of
 //! least fill ([`Elimination`]; Markowitz, "The elimination form of the inverse and its application to linear
-//! programming", 1957): without pivoting, as it is diagonally dominant. The transposed system
-//! gives the derivatives by all shares at once. The maximum is climbed by signs of derivatives, each unknown with a step of its own
-//! (Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP algorithm", 1993).
+//! programming", 1957): without pivoting, as it is diagonally dominant. The transposed system gives the derivatives by
+//! all shares at once. The maximum is climbed by signs of derivatives, each unknown with a step of its own (Riedmiller
+//! and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP algorithm", 1993).
 //!
 //! # Invariants
 //!
