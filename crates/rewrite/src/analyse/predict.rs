@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! Where a profile says little of a branch, something has to be expected of it. Compilers guess as well, and have laid
-//! the code out by it; but they know less than the finished code shows, and more than four of ten branches of their
+//! the code out by it; but they know less than the finished code shows, and four of ten executed branches of their
 //! programs are taken.
 //!
 //! # The idea
