@@ -170,11 +170,11 @@ pub(super) fn attach_all<'d, I: Isa>(
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CountWeight {
     /// Samples come at instructions: a block has as many as it has instructions.
-    ByInstructions,
+    Instructions,
     /// Samples come at points in time: the same, but for what takes longer.
-    ByTime,
+    Time,
     /// Samples come at calls or branches.
-    ByCalls,
+    Calls,
 }
 
 impl CountWeight {
@@ -186,11 +186,11 @@ impl CountWeight {
                 .any(|e| e.windows(what.len()).any(|w| w == what))
         };
         if has(b"branch") && !has(b"cycles") && !has(b"instructions") {
-            CountWeight::ByCalls
+            CountWeight::Calls
         } else if has(b"instructions") && !has(b"cycles") && !has(b"clock") {
-            CountWeight::ByInstructions
+            CountWeight::Instructions
         } else {
-            CountWeight::ByTime
+            CountWeight::Time
         }
     }
 }
@@ -230,9 +230,9 @@ fn attach_function<'d, I: Isa>(
         Some(weigh) => {
             let (cfg, blocks) = (&analysed.cfg, &places.blocks);
             let error = match weigh {
-                CountWeight::ByCalls => None,
-                CountWeight::ByInstructions => Some(clock::INSTRUCTIONS),
-                CountWeight::ByTime => Some(clock::TIME),
+                CountWeight::Calls => None,
+                CountWeight::Instructions => Some(clock::INSTRUCTIONS),
+                CountWeight::Time => Some(clock::TIME),
             };
             let fits = error.is_some_and(|error| {
                 clock::samples::<I>(program, cfg, (blocks, records), error, &mut evidence)
@@ -648,8 +648,8 @@ fn samples<I: Isa>(
             });
         }
         let parts = match weigh {
-            CountWeight::ByInstructions | CountWeight::ByTime => insns.max(1),
-            CountWeight::ByCalls => calls + 1,
+            CountWeight::Instructions | CountWeight::Time => insns.max(1),
+            CountWeight::Calls => calls + 1,
         };
         let count = u128::from(*sum) * 1000 / u128::from(parts);
         evidence.blocks[run.first as usize] = Some(u64::try_from(count).unwrap_or(u64::MAX));
