@@ -26,7 +26,8 @@
 //!
 //! Sampled counts contradict each other, and counts of another build are missing here and there.
 //! [`mod@infer`] finds the nearest counts that conserve flow, by way of a minimum-cost circulation
-//! ([`mod@balance`]).
+//! ([`mod@balance`]). Samples that are proportional to time are biased; [`mod@likely`] finds the likeliest
+//! counts by them and by what branches mostly do.
 //!
 //! # What the caller must bring
 //!
@@ -85,6 +86,8 @@
 
 pub mod balance;
 pub mod infer;
+pub mod likely;
+pub mod logarithm;
 mod place;
 mod solve;
 

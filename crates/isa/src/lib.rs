@@ -330,6 +330,67 @@ impl Sets {
     }
 }
 
+/// What a conditional branch asks, as far as that is a hint of what it mostly does; see [`Decode::question`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Question {
+    /// When it is taken.
+    pub relation: Relation,
+    /// What is compared with.
+    pub with: Compared,
+    /// 64 bits are compared, as of pointers.
+    pub wide: bool,
+    /// It is a word of memory that is compared, not of a register.
+    pub memory: bool,
+}
+
+/// How two values relate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relation {
+    /// They are equal.
+    Equal,
+    /// They are not.
+    NotEqual,
+    /// With signs; or the sign alone is set.
+    Less,
+    /// With signs.
+    LessOrEqual,
+    /// With signs.
+    Greater,
+    /// With signs; or the sign alone is clear.
+    GreaterOrEqual,
+    /// Without signs.
+    Below,
+    /// Without signs.
+    BelowOrEqual,
+    /// Without signs.
+    Above,
+    /// Without signs.
+    AboveOrEqual,
+    /// Anything else: overflow, parity.
+    #[default]
+    Other,
+}
+
+/// What a value is compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compared {
+    /// Zero.
+    Zero,
+    /// Minus one.
+    MinusOne,
+    /// Another number.
+    Number,
+    /// A register or memory.
+    Variable,
+    /// Some of its bits with zero.
+    Bits,
+    /// Floating-point numbers are compared.
+    Float,
+    /// Nothing that is known.
+    #[default]
+    Unknown,
+}
+
 /// A comparison of the low bits of a register with a number, whose outcome is in the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compares {
@@ -729,6 +790,11 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// What the instruction leaves in registers; `bytes` begin with it.
     fn values(_bytes: &[u8], _insn: &Insn) -> Values {
         Values::UNKNOWN
+    }
+
+    /// What a conditional branch asks; `bytes` are the straight code that ends with it, and begin at `addr`.
+    fn question(_bytes: &[u8], _addr: u64, _cond: Cond) -> Question {
+        Question::default()
     }
 
     /// The largest value of the low bits of the register of `compares`, where a branch on `cond` after that comparison

@@ -51,4 +51,4 @@ pub use passes::{
 pub use phases::{Phases, did, expect, worked};
 pub use pin::Pin;
 pub use report::inspect::{Inspection, inspect};
-pub use report::{counts, export, facts, judge, stats};
+pub use report::{branches, counts, export, facts, judge, stats};

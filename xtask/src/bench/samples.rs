@@ -29,8 +29,8 @@ use crate::text::grouped;
 
 /// Samples of each program.
 const SAMPLES: &str = "20000";
-/// So often a workload runs at most to get them from a clock.
-const MOST_RUNS: u32 = 8;
+/// So often a workload runs at most to get them from a clock: perl's and vim's take a tenth of a second.
+const MOST_RUNS: u32 = 60;
 /// Programs of two releases. What is tried must help on most: a rule may fit one program by chance.
 const RELEASES: &[Releases] = &[
     Releases {

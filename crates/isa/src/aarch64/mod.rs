@@ -61,6 +61,7 @@ mod effects;
 mod encode;
 mod huge;
 mod places;
+mod question;
 mod runtime;
 mod site;
 mod table;
@@ -70,7 +71,7 @@ mod values;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages,
-    Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange, Place, Reach, RegSet, Runtime,
+    Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange, Place, Question, Reach, RegSet, Runtime,
     RuntimeConfig, RuntimeError, SiteRef, TableInPlace, TableJump, TableLoad, Values,
 };
 
@@ -187,6 +188,10 @@ impl Decode for AArch64 {
 
     fn values(bytes: &[u8], insn: &Insn) -> Values {
         values::values(bytes, insn)
+    }
+
+    fn question(bytes: &[u8], addr: u64, cond: Cond) -> Question {
+        question::question(bytes, addr, cond)
     }
 
     fn bounds(cond: Cond, taken: bool, compares: &Compares) -> Option<u64> {

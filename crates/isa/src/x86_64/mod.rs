@@ -45,6 +45,7 @@ mod huge;
 mod mnemonic;
 mod places;
 mod promote;
+mod question;
 pub(crate) mod runtime;
 pub mod site;
 mod stack;
@@ -56,8 +57,8 @@ mod values;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks,
-    HugePages, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Reach, RegSet,
-    Runtime, RuntimeConfig, RuntimeError, SiteRef, TableLoad, Values,
+    HugePages, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Question, Reach,
+    RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef, TableLoad, Values,
 };
 
 /// The instruction set.
@@ -163,6 +164,10 @@ impl Decode for X86_64 {
 
     fn values(bytes: &[u8], insn: &Insn) -> Values {
         values::values(bytes, insn)
+    }
+
+    fn question(bytes: &[u8], addr: u64, cond: Cond) -> Question {
+        question::question(bytes, addr, cond)
     }
 
     fn bounds(cond: Cond, taken: bool, compares: &Compares) -> Option<u64> {

@@ -6,6 +6,8 @@
 //! | [`unwind`] | what the function's unwind tables say |
 //! | [`probes`] | what can be put into its code |
 //! | [`frequency`] | a guess of how often each block runs |
+//! | [`loops`] | natural loops |
+//! | [`predict`] | a guess of which way each branch goes |
 //! | [`flow_graph`] | the function's flow as a graph, with what counting each edge costs |
 //! | [`counters`] | where counters are put, and what they say |
 //! | [`coverage_blocks`] | the fewest blocks that show which blocks ran |
@@ -22,7 +24,9 @@ mod entry;
 mod flow_graph;
 mod frequency;
 pub mod hashes;
+mod loops;
 pub mod per_thread;
+pub mod predict;
 pub mod prepare;
 mod probes;
 pub mod stub_registers;

@@ -3,7 +3,7 @@
 //! | profile | how | where |
 //! |---|---|---|
 //! | counters of this very file | solved exactly | here |
-//! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced | [`addresses`] |
+//! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced; of instructions alone the likeliest counts ([`clock`]) | [`addresses`] |
 //! | by names: fdata, aggregated samples | likewise, once names are addresses | [`named`] |
 //! | machine profiles: what ran | counts made up to suit | [`machine`] |
 //! | none | each function that an option is about is taken for called once | [`unprofiled`] |
@@ -14,6 +14,7 @@
 pub mod account;
 pub mod addresses;
 pub mod blocks;
+mod clock;
 pub mod evidence;
 pub mod lookup;
 pub mod machine;

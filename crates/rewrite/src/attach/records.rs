@@ -32,6 +32,7 @@ use rustc_hash::FxHashMap;
 use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::{Analysed, Scratch, prepare};
 use crate::attach::account::Account;
+use crate::attach::clock;
 use crate::attach::evidence::Evidence;
 use crate::attach::lookup::function_at;
 use crate::attach::{Attached, Outcome};
@@ -168,10 +169,12 @@ pub(super) fn attach_all<'d, I: Isa>(
 /// How samples become counts of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CountWeight {
-    /// Samples come at instructions or points in time: a block has as many as it has instructions.
-    ByInstructions,
+    /// Samples come at instructions: a block has as many as it has instructions.
+    Instructions,
+    /// Samples come at points in time: the same, but for what takes longer.
+    Time,
     /// Samples come at calls or branches.
-    ByCalls,
+    Calls,
 }
 
 impl CountWeight {
@@ -183,9 +186,11 @@ impl CountWeight {
                 .any(|e| e.windows(what.len()).any(|w| w == what))
         };
         if has(b"branch") && !has(b"cycles") && !has(b"instructions") {
-            CountWeight::ByCalls
+            CountWeight::Calls
+        } else if has(b"instructions") && !has(b"cycles") && !has(b"clock") {
+            CountWeight::Instructions
         } else {
-            CountWeight::ByInstructions
+            CountWeight::Time
         }
     }
 }
@@ -222,7 +227,20 @@ fn attach_function<'d, I: Isa>(
     let mut evidence = Evidence::new(&analysed.cfg, prices);
     let mut fitted = MatchedRecords::default();
     match weigh {
-        Some(weigh) => samples::<I>(program, &analysed, &places, records, weigh, &mut evidence),
+        Some(weigh) => {
+            let (cfg, blocks) = (&analysed.cfg, &places.blocks);
+            let error = match weigh {
+                CountWeight::Calls => None,
+                CountWeight::Instructions => Some(clock::INSTRUCTIONS),
+                CountWeight::Time => Some(clock::TIME),
+            };
+            let fits = error.is_some_and(|error| {
+                clock::samples::<I>(program, cfg, (blocks, records), error, &mut evidence)
+            });
+            if !fits {
+                samples::<I>(program, &analysed, &places, records, weigh, &mut evidence);
+            }
+        }
         None => {
             fitted = branches::<I>(program, &analysed, &places, records, &mut evidence);
             fit_runs::<I>(
@@ -630,8 +648,8 @@ fn samples<I: Isa>(
             });
         }
         let parts = match weigh {
-            CountWeight::ByInstructions => insns.max(1),
-            CountWeight::ByCalls => calls + 1,
+            CountWeight::Instructions | CountWeight::Time => insns.max(1),
+            CountWeight::Calls => calls + 1,
         };
         let count = u128::from(*sum) * 1000 / u128::from(parts);
         evidence.blocks[run.first as usize] = Some(u64::try_from(count).unwrap_or(u64::MAX));

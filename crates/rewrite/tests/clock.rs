@@ -1,0 +1,121 @@
+//! Counts from samples of instructions: of a clock, and of executed instructions.
+
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+
+use postlink_elf::elf::{Elf, SymbolTable};
+use postlink_profile::address::Place;
+use postlink_profile::preaggregated;
+use postlink_rewrite::attach::{Samples, Source};
+use postlink_rewrite::{Phases, facts};
+
+/// A function with a branch that is rare, a load that waits, and a block of one instruction beside it.
+const CODE: &str = "
+    .globl main
+    .type main, @function
+main:
+    .cfi_startproc
+    xorl %eax, %eax
+    testl %edi, %edi
+    je rare
+waits:
+    movq (%rsi), %rdx
+after:
+    addq $1, %rdx
+    testq %rdx, %rdx
+    je join
+short:
+    incl %eax
+join:
+    addl %edx, %eax
+    leal 1(%rax), %eax
+    xorl %edx, %eax
+    ret
+rare:
+    movl $1, %eax
+    movl $2, %edx
+    imull %edx, %eax
+    addl $7, %eax
+    jmp join
+    .cfi_endproc
+    .size main, . - main
+    .section .note.GNU-stack, \"\", @progbits
+";
+
+/// Counts of the blocks that begin at some labels, by samples at labels; `None`, and says so, if there is no compiler.
+fn counts(event: &str, samples: &[(&str, u64)], labels: &[&str]) -> Option<Vec<u64>> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("a.s"), folder.path().join("a"));
+    fs::write(&source, CODE).expect("the folder is ours");
+    let status = Command::new("gcc")
+        .args(["-Wl,-q", "-o"])
+        .args([&program, &source])
+        .status();
+    if !cfg!(target_arch = "x86_64") || !status.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: gcc for x86-64 is missing");
+        return None;
+    }
+    let data = fs::read(&program).expect("it was built");
+    let elf = Elf::parse(&data).expect("a program");
+    let at = |label: &str| {
+        let symbols = elf.symbols(SymbolTable::Static);
+        let symbol = symbols.iter().find(|s| s.name == label.as_bytes());
+        symbol.expect("a label").value
+    };
+    let mut text = format!("E {event}\n");
+    for (label, count) in samples {
+        writeln!(text, "S {:x} {count}", at(label)).expect("a string");
+    }
+    let file = folder.path().join("a.preagg");
+    fs::write(&file, text).expect("the folder is ours");
+    let profile = preaggregated::read(&file).expect("samples");
+    let address = |place: Place| Some(place.address);
+    let source = Source::Addresses(Samples {
+        profile: &profile,
+        address: &address,
+        same_code: true,
+    });
+    let facts = facts::facts(&elf, source, &mut Phases::default()).expect("it fits");
+    let main = facts.functions.iter().find(|f| f.name == "main");
+    let ran = main.and_then(|f| f.ran.as_ref()).expect("main ran");
+    let count = |label: &&str| {
+        let block = ran.blocks.iter().find(|b| b.start == at(label));
+        block.expect("a block").count
+    };
+    Some(labels.iter().map(count).collect())
+}
+
+const LABELS: [&str; 4] = ["main", "waits", "join", "rare"];
+
+#[test]
+fn a_load_that_waits_does_not_run_more_often_than_what_leads_to_it() {
+    let samples = [("main", 30), ("waits", 10), ("after", 5000), ("join", 40)];
+    let Some(counts) = counts("cpu-clock:u", &samples, &LABELS) else {
+        return;
+    };
+    let [main, waits, join, rare] = counts[..] else {
+        panic!("four counts");
+    };
+    assert!(main.abs_diff(join) <= main / 100, "{main} {join}");
+    assert!(waits <= main && waits > main / 2, "{main} {waits}");
+    assert!(rare < main / 2, "{main} {rare}");
+    // By instruction it has 1,252 samples.
+    assert!(main < 500_000, "{main}");
+}
+
+#[test]
+fn samples_of_instructions_say_how_often_blocks_run() {
+    let samples = [("main", 300), ("after", 300), ("join", 400), ("rare", 100)];
+    let Some(counts) = counts("instructions:u", &samples, &LABELS) else {
+        return;
+    };
+    // Three, four, four and five instructions: about 100, 75, 100, 20 samples by instruction.
+    let [main, waits, join, rare] = counts[..] else {
+        panic!("four counts");
+    };
+    assert!((60_000..140_000).contains(&main), "{main}");
+    assert!((45_000..120_000).contains(&waits), "{waits}");
+    assert!(main.abs_diff(join) <= main / 100, "{main} {join}");
+    assert!((5_000..40_000).contains(&rare), "{rare}");
+}
