@@ -238,12 +238,12 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     assert_eq!(how, "atomic");
     assert!(why.contains("static"), "{why}");
     let (how, why) = reason("int f(void) { return 1; }", &["-shared", "-fPIC"]);
-    assert_eq!(how, "atomic");
+    assert_eq!(how, "biased");
     assert!(why.contains("library"), "{why}");
     let uses_gs =
         "int main(void) { long x; __asm__ volatile(\"mov %%gs:0, %0\" : \"=r\"(x)); return x; }";
     let (how, why) = reason(uses_gs, &[]);
-    assert_eq!(how, "plain");
+    assert_eq!(how, "biased");
     assert!(why.contains("main uses the segment gs, at 0x"), "{why}");
     let clones =
         "#define _GNU_SOURCE\n#include <sched.h>\nint main(void) { return clone(0, 0, 0, 0); }";
@@ -252,7 +252,7 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     assert!(why.contains("clone"), "{why}");
     let tail = "#include <unistd.h>\n__attribute__((noinline, noipa)) int f(int x) { return fork(); }\nint main(void) { return f(1); }";
     let (how, why) = reason(tail, &["-O2"]);
-    assert_eq!(how, "atomic");
+    assert_eq!(how, "biased");
     assert!(
         why.contains("f leaves by a jump to a function that may fork"),
         "{why}"
@@ -301,7 +301,7 @@ int main(int argc, char **argv) {{
     assert_eq!(app.steps(&profile), 1000);
     // and %ah,%gs:0x6f(%rsi), and its address is formed: it may be code.
     let (app, report) = build(&source("table: .quad 0x900090006f662065"), &[]);
-    assert_eq!(report["counting"], "plain", "{report}");
+    assert_eq!(report["counting"], "biased", "{report}");
     let why = report["not_per_thread"].as_str().unwrap_or_default();
     assert!(
         why.contains("uses the segment of per-thread counters itself, at 0x"),

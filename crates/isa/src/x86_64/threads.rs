@@ -125,6 +125,40 @@ pub fn obstacle(
     found
 }
 
+/// System calls that make threads, or set the base by which they are told apart: clone, arch_prctl, clone3.
+const MAKING_THREADS: [u32; 3] = [56, 158, 435];
+
+/// Finds the first obstacle to biased counters; see [`crate::Runtime::biased_obstacle`].
+pub fn biased_obstacle(bytes: &[u8], addr: u64) -> Option<(u64, &'static str)> {
+    let mut found = None;
+    // Where the last instructions without a branch or call begin.
+    let mut run = addr;
+    super::X86_64::sweep(bytes, addr, |insn| {
+        let offset = |at: u64| at.wrapping_sub(addr) as usize;
+        let at = offset(insn.addr);
+        let code = bytes
+            .get(at..at + usize::from(insn.len))
+            .unwrap_or_default();
+        let before = || bytes.get(offset(run)..at).unwrap_or_default();
+        let why = match *code {
+            [0x0f, 0x05] => match constant(before(), Register::RAX) {
+                Some(number) if !MAKING_THREADS.contains(&number) => None,
+                Some(158) => Some("sets or reads a segment base by itself (arch_prctl)"),
+                Some(_) => Some("makes threads or processes by itself"),
+                None => Some("makes a system call by itself that may start a thread"),
+            },
+            [0xcd, 0x80] | [0x0f, 0x34] => Some("makes system calls of the 32-bit kind"),
+            _ => None,
+        };
+        found = why.map(|why| (insn.addr, why));
+        if insn.flow != Flow::Next || code.ends_with(&[0x0f, 0x05]) {
+            run = insn.end();
+        }
+        found.is_none()
+    });
+    found
+}
+
 /// System calls that neither make threads or processes nor set the base.
 fn harmless(number: u32) -> bool {
     !NOTICED.contains(&number)
