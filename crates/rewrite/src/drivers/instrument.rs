@@ -156,7 +156,8 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         phases.begin("discover");
         let program = Program::discover::<I>(elf)?;
         check_program(&program)?;
-        let nonlocal_exits = NonlocalExits::new(&program);
+        let mut nonlocal_exits = NonlocalExits::new(&program);
+        per_thread::follow_tail_calls::<I>(&program, &mut nonlocal_exits);
         let counting = Counting::choose::<I>(&program, &nonlocal_exits, options);
         let mut instrumented = Instrumented {
             program,
