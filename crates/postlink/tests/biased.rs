@@ -1,5 +1,5 @@
-//! Biased counters: libraries and programs of which one thread counts without locks. Counts are exact with threads, forks,
-//! `longjmp`, signals, kills and other processes in the same file.
+//! Biased counters: libraries and programs of which one thread counts without locks. Counts are exact with threads,
+//! forks, `longjmp`, signals, kills and other processes in the same file.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::Path;

@@ -17,7 +17,7 @@
 //! | per thread | as for atomic | the same with `inc qword gs:[c]` | 1 more each |
 //! | biased | CF PF AF ZF SF OF, `r` | see below | 35 |
 //! | biased | CF PF AF ZF SF OF | the same with `rax` saved on the stack | 50 |
-//! | biased | else | the same between `lahf` and `sahf`, as for atomic; registers that are missing saved on the stack | up to 59 |
+//! | biased | else | the same between `lahf` and `sahf`, as for atomic; registers that are missing saved on the stack | up to 63 |
 //!
 //! Per thread, `c` is an offset from the GS base, where each thread has an area of its own
 //! ([`runtime`](super::runtime)). No lock is needed, but what reads, adds and writes is still one

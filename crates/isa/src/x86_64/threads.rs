@@ -21,12 +21,12 @@
 //! body:
 //! ```
 //!
-//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads
-//! may exist that have no GS base at all. Only if it is 1 may memory relative to it be read. `enter`
-//! preserves every register and all flags. At the entry of a compiled function `r11` and flags hold nothing;
-//! where that is not certain, they are saved, below the red zone; flags in `rax`, by `lahf` and `seto`, as around counters
-//! ([`counter`](super::counter)): `popfq` takes longer than all the rest, and in programs without kept relocations, where
-//! nothing is certain, each call through a pointer comes to a check.
+//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads may exist
+//! that have no GS base at all. Only if it is 1 may memory relative to it be read. `enter` preserves every register
+//! and all flags. At the entry of a compiled function `r11` and flags hold nothing; where that is not certain, they
+//! are saved, below the red zone; flags in `rax`, by `lahf` and `seto`, as around counters
+//! ([`counter`](super::counter)): `popfq` takes longer than all the rest, and in programs without kept relocations,
+//! where nothing is certain, each call through a pointer comes to a check.
 //!
 //! # Fork checks
 //!

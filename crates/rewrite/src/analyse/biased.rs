@@ -1,13 +1,15 @@
 //! Biased counters: where they may be used.
 //!
-//! The thread that loads the program counts without locks, all others with locks (`isa::x86_64::counter`). Threads are told
-//! apart by the address of their control block. That rests on two things, and where one is missing counters are atomic:
+//! The thread that loads the program counts without locks, all others with locks (`isa::x86_64::counter`). Threads are
+//! told apart by the address of their control block. That rests on two things, and where one is missing counters are
+//! atomic:
 //!
 //! * there is a control block before any code of the program runs: a dynamic loader makes the first one;
-//! * no code changes where a thread finds it, and no two threads that run at once have the same one. Thread libraries give each its own; `clone` need not.
+//! * no code changes where a thread finds it, and no two threads that run at once have the same one. Thread libraries
+//!   give each its own; `clone` need not.
 //!
-//! A shared library does not know its host, which may do that. A library that has `clone` itself is the C library: its own
-//! system calls are those of its threads.
+//! A shared library does not know its host, which may do that. A library that has `clone` itself is the C library: its
+//! own system calls are those of its threads.
 
 use postlink_elf::elf::SymbolTable;
 use postlink_isa::Isa;

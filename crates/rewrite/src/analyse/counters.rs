@@ -403,9 +403,9 @@ fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
 
 /// What is live where a function's blocks begin.
 ///
-/// A data flow from the ends of blocks to their beginnings. At first everything is live everywhere; each of a few rounds
-/// takes away what is overwritten on all ways of so many blocks before it is read. So each round's result is right, and what
-/// is dead can be shown within few instructions, as the checker wants to.
+/// A data flow from the ends of blocks to their beginnings. At first everything is live everywhere; each of a few
+/// rounds takes away what is overwritten on all ways of so many blocks before it is read. So each round's result is
+/// right, and what is dead can be shown within few instructions, as the checker wants to.
 struct Liveness(Vec<RegSet>);
 
 /// Rounds of [`Liveness`].

@@ -5,11 +5,11 @@
 //! those with. It rests on three things, and where one is missing counters are atomic:
 //!
 //! * the base is free: no code of the program uses it;
-//! * every thread and every forked process is noticed before it counts. Threads come in through pointers to
-//!   functions, so through old entries, which lead to a check in front of the new body (for entries beside
-//!   the first, to one that is elsewhere and continues there). Forked processes come back from calls of known
-//!   functions, after which is another check. A function that leaves by a jump to one of these is one of them itself, where
-//!   nothing in the file points to it, so that all calls of it are seen ([`follow_tail_calls`]);
+//! * every thread and every forked process is noticed before it counts. Threads come in through pointers to functions,
+//!   so through old entries, which lead to a check in front of the new body (for entries beside the first, to one that
+//!   is elsewhere and continues there). Forked processes come back from calls of known functions, after which is
+//!   another check. A function that leaves by a jump to one of these is one of them itself, where nothing in the file
+//!   points to it, so that all calls of it are seen ([`follow_tail_calls`]);
 //! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
 //!
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that
@@ -49,8 +49,9 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -
     })
 }
 
-/// Finds functions that leave by a jump to one that forks. In a forked process they return to whoever called them: calls
-/// are followed by checks. Other files may call them, too: there the program's own code is entered anew by an old entry.
+/// Finds functions that leave by a jump to one that forks. In a forked process they return to whoever called them:
+/// calls are followed by checks. Other files may call them, too: there the program's own code is entered anew by an
+/// old entry.
 pub fn follow_tail_calls<I: Isa>(program: &Program<'_>, nonlocal_exits: &mut NonlocalExits) {
     // Any number may be a pointer there.
     if program.refs.fixed && !program.refs.kept {

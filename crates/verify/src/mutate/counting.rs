@@ -418,8 +418,8 @@ impl Faults<'_> {
         }
     }
 
-    /// Of the biased counter whose first instruction is site `i`: the thread's identity is read from elsewhere, or into a
-    /// register that lives, or flags that live are lost.
+    /// Of the biased counter whose first instruction is site `i`: the thread's identity is read from elsewhere, or
+    /// into a register that lives, or flags that live are lost.
     fn spoil_owned(&self, kind: Kind, i: usize) -> Option<Edit> {
         let [load, compare, branch, own, over, shared, after, ..] = self.sites.get(i..)? else {
             return None;

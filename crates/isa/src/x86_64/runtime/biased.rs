@@ -9,8 +9,8 @@
 //! | 4096 + their length | the owner's counters | kept |
 //!
 //! The owner is the thread that runs the start-up routine: of a program the first one, of a shared library that which
-//! loads it. When it ends, another thread may get its control block: that one is the owner then, and the only one. A forked
-//! child has no owner, because the kernel wipes the page for it (`MADV_WIPEONFORK`): all its threads count in
+//! loads it. When it ends, another thread may get its control block: that one is the owner then, and the only one. A
+//! forked child has no owner, because the kernel wipes the page for it (`MADV_WIPEONFORK`): all its threads count in
 //! the shared area, with locks. A `vfork`ed one shares its parent's memory and identity, and the parent waits.
 //!
 //! # Areas
@@ -26,8 +26,8 @@
 //!
 //! # What is not noticed
 //!
-//! Threads that a program makes by `clone` with its own memory but without a control block of their own, while their parent
-//! goes on: both take themselves for the owner.
+//! Threads that a program makes by `clone` with its own memory but without a control block of their own, while their
+//! parent goes on: both take themselves for the owner.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
