@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use postlink_isa::aarch64::AArch64;
-use postlink_isa::{Code, CounterMode, Counters, Decode, RegSet, SiteRef};
+use postlink_isa::{Code, CounterMode, CounterPlace, Counters, Decode, RegSet, SiteRef};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/aarch64.md");
 const BEGIN: &str = "<!-- begin of the table made by crates/isa/tests/aarch64_costs.rs -->\n";
@@ -97,7 +97,7 @@ fn counter(mode: CounterMode, dead: u32) -> Cost {
         .fold(RegSet(0), |set, r| RegSet(set.0 | 1 << r));
     let live = RegSet(0xf_ffff_ffff & !free.0);
     let mut code: Code<()> = Code::default();
-    AArch64::put_counter(&mut code, mode, live, ());
+    AArch64::put_counter(&mut code, mode, live, CounterPlace::one(()));
     assert_eq!(code.bytes.len(), AArch64::counter_len(mode, live));
     Cost::of(words(&code))
 }

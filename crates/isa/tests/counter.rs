@@ -5,12 +5,13 @@ mod common;
 
 use common::machine::{DATA, FLAGS, Machine, Noise, STACK, STACK_LEN};
 use postlink_isa::x86_64::{CF, OF, X86_64, ZF};
-use postlink_isa::{Code, CounterMode, Counters, RegSet};
+use postlink_isa::{Code, CounterMode, CounterPlace, Counters, RegSet};
 
-const MODES: [CounterMode; 3] = [
+const MODES: [CounterMode; 4] = [
     CounterMode::Plain,
     CounterMode::Atomic,
     CounterMode::PerThread,
+    CounterMode::Biased,
 ];
 
 /// The flags register's bits of the flags in a set.
@@ -30,9 +31,21 @@ fn flag_bits(set: RegSet) -> u64 {
 }
 
 fn emit(mode: CounterMode, live: RegSet, counter: u64) -> Code<u64> {
+    emit_at(mode, live, CounterPlace::one(counter))
+}
+
+fn emit_at(mode: CounterMode, live: RegSet, place: CounterPlace<u64>) -> Code<u64> {
     let mut code = Code::default();
-    X86_64::put_counter(&mut code, mode, live, counter);
+    X86_64::put_counter(&mut code, mode, live, place);
     code
+}
+
+/// The identity of this thread.
+fn identity() -> u64 {
+    let word: u64;
+    // SAFETY: every thread's control block holds its own address there.
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) word, options(nostack, readonly)) };
+    word
 }
 
 /// Runs a counter a few times from random states.
@@ -41,7 +54,19 @@ fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) 
         CounterMode::PerThread => machine.own(DATA + 8),
         _ => machine.base + DATA + 8,
     };
-    let code = emit(mode, live, counter);
+    let mut place = CounterPlace::one(counter);
+    if mode == CounterMode::Biased {
+        // Whether this thread is the owner; the other counter must stay as it is.
+        let other = machine.base + DATA + 24;
+        (place.owner, place.owners) = (machine.base + DATA + 32, other);
+        let owner = noise.next() & 1 == 0;
+        if owner {
+            (place.counter, place.owners) = (other, counter);
+        }
+        machine.put_word(DATA + 24, 77);
+        machine.put_word(DATA + 32, if owner { identity() } else { identity() ^ 64 });
+    }
+    let code = emit_at(mode, live, place);
     assert_eq!(
         code.bytes.len(),
         X86_64::counter_len(mode, live),
@@ -58,6 +83,11 @@ fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) 
             start.wrapping_add(1),
             "{mode:?} {live:x?}"
         );
+        // A count that comes to 2^64, as none does, may be counted once more.
+        if mode == CounterMode::Biased && start != u64::MAX {
+            assert_eq!(machine.word(DATA + 24), 77, "{live:x?}");
+        }
+        machine.put_word(DATA + 24, 77);
         assert_eq!(
             (machine.word(DATA), machine.word(DATA + 16)),
             (0x5555_5555_5555_5555, 0x5555_5555_5555_5555)
@@ -141,6 +171,56 @@ fn a_counter_is_as_short_as_what_lives_allows() {
             "{live:x?}"
         );
     }
+}
+
+#[test]
+fn a_biased_counter_saves_only_what_it_needs() {
+    let length = |live| emit(CounterMode::Biased, live, 0).bytes.len();
+    let (all, rax, r9) = (RegSet::ALL, RegSet(1), RegSet(1 << 9));
+    for (live, expected) in [
+        (RegSet::EMPTY, 35),
+        (RegSet(0xffff).minus(r9), 35),
+        (RegSet(0xffff), 50),
+        (CF.or(ZF), 37),
+        (all.minus(rax).minus(r9), 42),
+        (all.minus(r9).minus(RegSet(1 << 1)), 48),
+        (all.minus(rax), 57),
+        (all.minus(r9), 63),
+        (all.minus(RegSet(1 << 1)), 63),
+        (all, 59),
+    ] {
+        assert_eq!(length(live), expected, "{live:x?}");
+    }
+}
+
+#[test]
+fn biased_counters_lose_nothing_between_their_owner_and_other_threads() {
+    let machine = Machine::new();
+    let place = CounterPlace {
+        counter: machine.base + DATA,
+        owners: machine.base + DATA + 8,
+        owner: machine.base + DATA + 16,
+    };
+    let mut code = emit_at(CounterMode::Biased, RegSet::ALL, place);
+    code.bytes.push(0xc3);
+    machine.put_code(common::machine::MORE, &code);
+    machine.put_word(DATA + 16, identity());
+    let entry = machine.base + common::machine::MORE;
+    let count = move |times: u64| {
+        // SAFETY: the snippet keeps every register and returns.
+        let count: extern "C" fn() = unsafe { std::mem::transmute(entry as *const ()) };
+        (0..times).for_each(|_| count());
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(move || count(100_000));
+        }
+        count(200_000);
+    });
+    assert_eq!(
+        (machine.word(DATA), machine.word(DATA + 8)),
+        (300_000, 200_000)
+    );
 }
 
 #[test]

@@ -13,6 +13,9 @@ use postlink_isa::{Code, CounterMode, Counters, Decode, Encode, Fixup, Flow, Sit
 /// Where things are in the mapping, beside the harness.
 const TABLE: u64 = DATA + 0x40;
 const BIAS: u64 = DATA + 0x80;
+/// Who the owner is, and its table.
+const OWNER: u64 = DATA + 0x88;
+const OWNERS_TABLE: u64 = DATA + 0xc0;
 /// Written by a target: its number, its `rsp`, its return address.
 const TRACE: u64 = DATA + 0x100;
 /// The memory that an operand designates.
@@ -101,6 +104,8 @@ impl Site {
         let done = X86_64::put_site(&mut code, mode, false, original, &insn, |what| match what {
             SiteRef::Table(word) if mode == CounterMode::PerThread => own + u64::from(word) * 8,
             SiteRef::Table(word) => base + TABLE + u64::from(word) * 8,
+            SiteRef::OwnersTable(word) => base + OWNERS_TABLE + u64::from(word) * 8,
+            SiteRef::Owner => base + OWNER,
             SiteRef::Bias => base + BIAS,
             SiteRef::Slow => base + SLOW,
             SiteRef::Original(address) => address,
@@ -223,10 +228,11 @@ fn encode(instruction: &Instruction, at: u64) -> Vec<u8> {
 }
 
 const OPS: [Op; 2] = [Op::Call_rm64, Op::Jmp_rm64];
-const MODES: [CounterMode; 3] = [
+const MODES: [CounterMode; 4] = [
     CounterMode::Plain,
     CounterMode::Atomic,
     CounterMode::PerThread,
+    CounterMode::Biased,
 ];
 
 #[test]
@@ -469,6 +475,36 @@ fn caller(site: &Site, mode: CounterMode) -> extern "C" fn(u64) {
         .put(TAIL, &link(&code, site.machine.base + TAIL));
     // SAFETY: the code follows the C calling convention, and so do the targets.
     unsafe { std::mem::transmute((site.machine.base + TAIL) as *const ()) }
+}
+
+#[test]
+fn the_owner_of_biased_tables_has_one_of_its_own() {
+    let mode = CounterMode::Biased;
+    let site = Site::new(mode);
+    let call = caller(&site, mode);
+    let identity: u64;
+    // SAFETY: every thread's control block holds its own address there.
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) identity, options(nostack, readonly)) };
+    let numbers = [2, 8, 0, 2, 7, 1, 2, 8, 7, 7, 3, 0];
+    let link = |number| site.target(number) - site.bias;
+    let expected = [link(2), 3, link(0), 2, link(7), 3, 2, 2];
+    for owner in [identity, 0] {
+        site.machine.put_word(OWNER, owner);
+        site.machine.put(TABLE, &[0; 64]);
+        site.machine.put(OWNERS_TABLE, &[0; 64]);
+        for number in numbers {
+            call(site.target(number));
+            assert_eq!(site.traced().0, number + 1);
+        }
+        let owners: [u64; 8] =
+            std::array::from_fn(|word| site.machine.word(OWNERS_TABLE + word as u64 * 8));
+        let tables = if owner == 0 {
+            (site.table(), owners)
+        } else {
+            (owners, site.table())
+        };
+        assert_eq!(tables, (expected, [0; 8]));
+    }
 }
 
 #[test]

@@ -232,8 +232,9 @@ fn all_applied(faults: &[Fault], applied: &[u64]) {
 
 #[test]
 fn damaged_routines_of_x86_64_are_found() {
-    let modes: [&[&str]; 6] = [
+    let modes: [&[&str]; 7] = [
         &["--counters", "per-thread"],
+        &["--counters", "biased"],
         &["--counters", "atomic"],
         &["--mode", "function-coverage"],
         &["--mode", "block-coverage"],

@@ -238,21 +238,21 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     assert_eq!(how, "atomic");
     assert!(why.contains("static"), "{why}");
     let (how, why) = reason("int f(void) { return 1; }", &["-shared", "-fPIC"]);
-    assert_eq!(how, "atomic");
+    assert_eq!(how, "biased");
     assert!(why.contains("library"), "{why}");
     let uses_gs =
         "int main(void) { long x; __asm__ volatile(\"mov %%gs:0, %0\" : \"=r\"(x)); return x; }";
     let (how, why) = reason(uses_gs, &[]);
-    assert_eq!(how, "plain");
+    assert_eq!(how, "biased");
     assert!(why.contains("main uses the segment gs, at 0x"), "{why}");
     let clones =
         "#define _GNU_SOURCE\n#include <sched.h>\nint main(void) { return clone(0, 0, 0, 0); }";
     let (how, why) = reason(clones, &[]);
     assert_eq!(how, "atomic");
     assert!(why.contains("clone"), "{why}");
-    let tail = "#include <unistd.h>\n__attribute__((noinline, noipa)) int f(int x) { return fork(); }\nint main(void) { return f(1); }";
+    let tail = "#include <unistd.h>\n__attribute__((noinline, noipa)) int f(int x) { return fork(); }\nint (*volatile p)(int) = f;\nint main(void) { return p(1); }";
     let (how, why) = reason(tail, &["-O2"]);
-    assert_eq!(how, "atomic");
+    assert_eq!(how, "biased");
     assert!(
         why.contains("f leaves by a jump to a function that may fork"),
         "{why}"
@@ -301,7 +301,7 @@ int main(int argc, char **argv) {{
     assert_eq!(app.steps(&profile), 1000);
     // and %ah,%gs:0x6f(%rsi), and its address is formed: it may be code.
     let (app, report) = build(&source("table: .quad 0x900090006f662065"), &[]);
-    assert_eq!(report["counting"], "plain", "{report}");
+    assert_eq!(report["counting"], "biased", "{report}");
     let why = report["not_per_thread"].as_str().unwrap_or_default();
     assert!(
         why.contains("uses the segment of per-thread counters itself, at 0x"),
@@ -310,4 +310,45 @@ int main(int argc, char **argv) {{
     let profile = app.dir.path().join("run.plraw");
     app.run("", &profile.to_string_lossy());
     assert_eq!(app.steps(&profile), 1000);
+}
+
+/// A child comes back to the callers of a function that leaves by a jump to `fork`, and to theirs.
+const TAIL_CALLS: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define APART __attribute__((noinline, noipa))
+APART unsigned step(unsigned x) { return x & 1 ? x + 1 : x ^ 1; }
+APART int inner(void) { return fork(); }
+APART int outer(int x) { if (x) step(x); return inner(); }
+APART int by_number(void) { return syscall(57); }
+APART long walk(long n) { unsigned x = 1; for (long i = 0; i < n; i++) x = step(x); return x; }
+APART int both(int x) { int child = x ? outer(x) : by_number(); walk(200000); return child; }
+int main(int argc, char **argv) {
+  for (int i = 0; i < 4; i++) if (both(i) == 0) _exit(0);
+  while (wait(0) > 0) {}
+  puts("done");
+  return 0;
+}
+"#;
+
+#[test]
+fn children_of_tail_calls_of_fork_count_in_areas_of_their_own() {
+    if !gcc() {
+        return;
+    }
+    let plain: &[&str] = &["-O2"];
+    for flags in [plain, &["-O2", "-no-pie"], &["-O2", "-fno-plt"]] {
+        let (built, report) = build(TAIL_CALLS, flags);
+        assert_eq!(report["counting"], "per-thread", "{flags:?}: {report}");
+        let run = built.run("", "run.plraw");
+        assert_eq!(String::from_utf8_lossy(&run.stderr), "", "{flags:?}");
+        let profile = built.dir.path().join("run.plraw");
+        assert_eq!(built.steps(&profile), 8 * 200_000 + 3, "{flags:?}");
+        // One that has ended leaves its area to the next.
+        let areas = built.areas(&profile);
+        assert!((2..=5).contains(&areas), "{flags:?}: {areas}");
+    }
 }

@@ -25,7 +25,8 @@
 //! | next multiple of 64 | 64 × sites | call-site tables |
 //! | | | zero to a multiple of the unit |
 //!
-//! A program with per-thread counters has an area for each thread; all are alike, and what was counted is
+//! A program with per-thread counters has an area for each thread, one with biased counters an area for the thread that
+//! loads it and one for all others; all are alike, and what was counted is
 //! their sum. Their number follows from the file's length. A thread takes over the area of one that has
 //! ended, so there are as many as ever counted at once. Both processes that count in one file must agree on
 //! how areas are used, so the number 84 belongs to what must agree.

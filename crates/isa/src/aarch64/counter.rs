@@ -35,7 +35,7 @@ pub(super) const PREFERRED: [u8; 28] = [
 fn needed(mode: CounterMode) -> usize {
     match mode {
         CounterMode::Plain | CounterMode::AtomicOne => 2,
-        CounterMode::Atomic | CounterMode::PerThread => 3,
+        CounterMode::Atomic | CounterMode::PerThread | CounterMode::Biased => 3,
     }
 }
 
@@ -71,7 +71,7 @@ pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
     let (_, saved) = registers(mode, live);
     let body = match mode {
         CounterMode::Plain | CounterMode::AtomicOne => 4,
-        CounterMode::Atomic | CounterMode::PerThread => 6,
+        CounterMode::Atomic | CounterMode::PerThread | CounterMode::Biased => 6,
     };
     4 * (body + 2 * saved.div_ceil(2))
 }
@@ -152,7 +152,7 @@ pub(super) fn put_add_one<T>(out: &mut Code<T>, mode: CounterMode, [a, b, s]: [u
             put(out, encode::movz(b, 1, 0));
             put(out, encode::stadd(b, a));
         }
-        CounterMode::Atomic | CounterMode::PerThread => {
+        CounterMode::Atomic | CounterMode::PerThread | CounterMode::Biased => {
             put(out, encode::ldxr(b, a));
             put(out, encode::add_imm(b, b, 1));
             put(out, encode::stxr(s, b, a));

@@ -70,9 +70,9 @@ mod values;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, HugePages,
-    Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange, Place, Question, Reach, RegSet, Runtime,
-    RuntimeConfig, RuntimeError, SiteRef, TableInPlace, TableJump, TableLoad, Values,
+    Code, Compares, Cond, CounterMode, CounterPlace, Counters, Decode, Effects, Encode, FixupKind,
+    HugePages, Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange, Place, Question, Reach, RegSet,
+    Runtime, RuntimeConfig, RuntimeError, SiteRef, TableInPlace, TableJump, TableLoad, Values,
 };
 
 /// The instruction set.
@@ -364,8 +364,13 @@ impl Counters for AArch64 {
         counter::counter_len(mode, live)
     }
 
-    fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
-        counter::put_counter(out, mode, live, counter);
+    fn put_counter<T: Copy>(
+        out: &mut Code<T>,
+        mode: CounterMode,
+        live: RegSet,
+        counter: CounterPlace<T>,
+    ) {
+        counter::put_counter(out, mode, live, counter.counter);
     }
 
     fn put_site<T: Copy>(

@@ -15,10 +15,36 @@
 //! | atomic | `r` | the same with `rax` kept in `r` | 21 |
 //! | atomic | nothing | the same with `rax` saved on the stack | 30 |
 //! | per thread | as for atomic | the same with `inc qword gs:[c]` | 1 more each |
+//! | biased | CF PF AF ZF SF OF, `r` | see below | 35 |
+//! | biased | CF PF AF ZF SF OF | the same with `rax` saved on the stack | 50 |
+//! | biased | else | the same between `lahf` and `sahf`, as for atomic; registers that are missing saved on the stack | up to 63 |
 //!
 //! Per thread, `c` is an offset from the GS base, where each thread has an area of its own
 //! ([`runtime`](super::runtime)). No lock is needed, but what reads, adds and writes is still one
 //! instruction: a signal handler of the same thread may count at the same counter.
+//!
+//! # Biased counters
+//!
+//! A locked instruction costs as much as ten others even where no other thread counts. So one thread, the owner, counts
+//! without locks in counters of its own, `o`, and all others with locks in counters that they share, `c` (the idea of
+//! biased locking, and of biased reference counting: Choi, Shull, Torrellas, PACT 2018). A thread is known by the
+//! address of its control block, which is at `fs:[0]`; `owner` is that of the owner, or 0:
+//!
+//! ```text
+//!         mov  r, fs:[0]
+//!         cmp  r, [owner]
+//!         jne  L
+//!         inc  qword [o]
+//!         jne  E                      always: no count comes to 2^64, which is zero
+//! L:      lock inc qword [c]
+//! E:
+//! ```
+//!
+//! Unlike per-thread counters these need no checks elsewhere: a new thread has a control block of its own, whoever
+//! made it, and `owner` is in a page that the kernel wipes for a forked child, where all threads use locks from then
+//! on.
+//!
+//! # What is kept
 //!
 //! `inc` leaves CF alone, so CF may live in every form. `lahf` and `sahf` carry all flags but OF; that one is
 //! kept in `al` and comes back as the overflow of `al + 127`. Where OF is dead, `seto` and `add` are left
@@ -29,13 +55,18 @@
 //! Nothing but `rsp` and `rax` is touched; vector registers never are.
 
 use super::branch::put_field;
-use super::{AF, OF, PF, SF, ZF};
-use crate::{Code, CounterMode, FixupKind, RegSet};
+use super::{AF, CF, OF, PF, SF, ZF};
+use crate::{Code, CounterMode, CounterPlace, FixupKind, RegSet};
 
 /// The flags that `inc` writes.
 const BY_INC: RegSet = RegSet(PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
 
+/// The flags that `cmp` writes.
+const BY_CMP: RegSet = RegSet(BY_INC.0 | CF.0);
+
 const RAX: u8 = 0;
+const RCX: u8 = 1;
+const RDX: u8 = 2;
 
 /// The prefix for memory relative to the GS base.
 pub(super) const GS: u8 = 0x65;
@@ -44,7 +75,16 @@ pub(super) const GS: u8 = 0x65;
 const PREFERRED: [u8; 15] = [RAX, 1, 2, 8, 9, 10, 11, 6, 7, 3, 5, 12, 13, 14, 15];
 
 /// Appends an increment of `counter` that keeps what is in `live`; see [`crate::Counters::put_counter`].
-pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
+pub fn put_counter<T: Copy>(
+    out: &mut Code<T>,
+    mode: CounterMode,
+    live: RegSet,
+    place: CounterPlace<T>,
+) {
+    let counter = place.counter;
+    if mode == CounterMode::Biased {
+        return Biased::new(live).put(out, place);
+    }
     let dead = PREFERRED
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
@@ -69,6 +109,9 @@ pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, 
 
 /// Length of what [`put_counter`] appends; the table above.
 pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
+    if mode == CounterMode::Biased {
+        return Biased::new(live).len();
+    }
     let dead = PREFERRED
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
@@ -83,6 +126,126 @@ pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
         (_, Some(_)) => 16 + overflow + segment,
         (_, None) => 25 + overflow + segment,
     }
+}
+
+/// A biased counter's registers.
+struct Biased {
+    /// Flags live, and so they are in `rax` meanwhile; whether OF is among them.
+    flags: Option<bool>,
+    /// Keeps `rax` meanwhile, if that lives and is needed for flags.
+    keeper: Option<u8>,
+    /// Is compared with the owner.
+    register: u8,
+    /// Those of `rax` and `rcx` that are saved on the stack, for want of dead ones.
+    saved: [bool; 2],
+}
+
+impl Biased {
+    fn new(live: RegSet) -> Biased {
+        let mut dead = PREFERRED
+            .into_iter()
+            .filter(|&register| !live.meets(RegSet(1 << register)));
+        if !live.meets(BY_CMP) {
+            let register = dead.next();
+            return Biased {
+                flags: None,
+                keeper: None,
+                register: register.unwrap_or(RAX),
+                saved: [register.is_none(), false],
+            };
+        }
+        let (keeper, saves_rax) = match (live.meets(RegSet(1 << RAX)), dead.next()) {
+            // That was `rax`.
+            (false, _) => (None, false),
+            (true, Some(register)) => (Some(register), false),
+            (true, None) => (None, true),
+        };
+        let register = dead.next();
+        Biased {
+            flags: Some(live.meets(OF)),
+            keeper,
+            // If it keeps `rax`, it is not `rcx` that is saved: then another one than `rcx` was dead.
+            register: register.unwrap_or(if keeper == Some(RCX) { RDX } else { RCX }),
+            saved: [saves_rax, register.is_none()],
+        }
+    }
+
+    fn put<T: Copy>(&self, out: &mut Code<T>, place: CounterPlace<T>) {
+        let [rax, other] = self.saved;
+        if rax || other {
+            out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
+        }
+        if rax {
+            out.bytes.push(0x50); // push rax
+        }
+        if other {
+            out.bytes.push(0x50 | self.register); // push
+        }
+        if let Some(keeper) = self.keeper {
+            let (rex, low) = (0x48 | keeper >> 3, keeper & 7);
+            out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low]); // mov r,rax
+        }
+        match self.flags {
+            None => {}
+            Some(false) => out.bytes.push(0x9f), // lahf
+            Some(true) => out.bytes.extend_from_slice(&[0x9f, 0x0f, 0x90, 0xc0]), // and seto al
+        }
+        put_is_owner(out, self.register, place.owner);
+        let branch = put_jne(out);
+        put_inc(out, CounterMode::Plain, place.owners);
+        out.bytes.extend_from_slice(&[0x75, 8]); // jne E
+        lead(out, branch); // L:
+        put_inc(out, CounterMode::Atomic, place.counter);
+        // E:
+        match self.flags {
+            None => {}
+            Some(false) => out.bytes.push(0x9e), // sahf
+            Some(true) => out.bytes.extend_from_slice(&[0x04, 0x7f, 0x9e]), // add al,127; sahf
+        }
+        if let Some(keeper) = self.keeper {
+            let (rex, low) = (0x48 | keeper >> 3 << 2, keeper & 7);
+            out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low << 3]); // mov rax,r
+        }
+        if other {
+            out.bytes.push(0x58 | self.register); // pop
+        }
+        if rax {
+            out.bytes.push(0x58); // pop rax
+        }
+        if rax || other {
+            out.bytes
+                .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+        }
+    }
+
+    fn len(&self) -> usize {
+        let saved = self.saved.iter().filter(|saved| **saved).count();
+        let on_stack = if saved > 0 { 13 + 2 * saved } else { 0 };
+        let flags = self
+            .flags
+            .map_or(0, |overflow| if overflow { 7 } else { 2 });
+        35 + on_stack + flags + if self.keeper.is_some() { 6 } else { 0 }
+    }
+}
+
+/// `mov r, fs:[0]`, `cmp r, [owner]`.
+pub(super) fn put_is_owner<T>(out: &mut Code<T>, register: u8, owner: T) {
+    let (rex, reg) = (0x48 | register >> 3 << 2, register << 3 & 0x38);
+    out.bytes
+        .extend_from_slice(&[0x64, rex, 0x8b, 0x04 | reg, 0x25, 0, 0, 0, 0]);
+    out.bytes.extend_from_slice(&[rex, 0x3b, 0x05 | reg]);
+    put_field(out, FixupKind::Rel32 { trail: 0 }, owner);
+}
+
+/// `jne` to where [`lead`] says; gives what that wants.
+pub(super) fn put_jne<T>(out: &mut Code<T>) -> usize {
+    out.bytes.extend_from_slice(&[0x75, 0]);
+    out.bytes.len()
+}
+
+/// Leads a `jne` to here, which is at most 127 bytes behind it.
+pub(super) fn lead<T>(out: &mut Code<T>, branch: usize) {
+    out.bytes[branch - 1] = (out.bytes.len() - branch) as u8;
 }
 
 /// `inc qword [c]`, as one bus transaction if atomic, `inc qword gs:[c]` per thread.

@@ -56,9 +56,10 @@ mod values;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
-    Code, Compares, Cond, CounterMode, Counters, Decode, Effects, Encode, FixupKind, Forks,
-    HugePages, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory, Place, Question, Reach,
-    RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef, TableLoad, Values,
+    BiasedMemory, Code, Compares, Cond, CounterMode, CounterPlace, Counters, Decode, Effects,
+    Encode, FixupKind, Forks, HugePages, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory,
+    Place, Question, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef, TableLoad,
+    Values,
 };
 
 /// The instruction set.
@@ -321,7 +322,12 @@ impl Counters for X86_64 {
         counter::counter_len(mode, live)
     }
 
-    fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
+    fn put_counter<T: Copy>(
+        out: &mut Code<T>,
+        mode: CounterMode,
+        live: RegSet,
+        counter: CounterPlace<T>,
+    ) {
         counter::put_counter(out, mode, live, counter);
     }
 
@@ -351,6 +357,16 @@ impl Runtime for X86_64 {
     }
 
     const PER_THREAD: Option<PerThreadMemory> = Some(runtime::PER_THREAD);
+
+    const BIASED: Option<BiasedMemory> = Some(runtime::BIASED);
+
+    fn biased_runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
+        runtime::biased_runtime(config)
+    }
+
+    fn biased_obstacle(bytes: &[u8], addr: u64) -> Option<(u64, &'static str)> {
+        threads::biased_obstacle(bytes, addr)
+    }
 
     const ENTRY_SCRATCH: RegSet = RegSet(1 << 11 | Self::FLAGS.0);
 

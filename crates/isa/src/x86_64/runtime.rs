@@ -51,6 +51,11 @@
 //! Then these steps give the first thread its area of the file, and a second routine gives one to each thread
 //! and forked child that comes after it: `shards`. The frame is not on the stack but in private memory.
 //!
+//! # Biased counters
+//!
+//! Then a process has two areas of the file: one that it shares with others, and one of the thread that runs these
+//! steps: `biased`.
+//!
 //! # The frame
 //!
 //! | from `rbp` | what |
@@ -61,6 +66,7 @@
 //! | `VALUE` | value of the variable, if read from `/proc`, 4096 bytes |
 //! | `BUFFER` | whatever a system call fills: 4096 bytes |
 //! | `DIGITS` | a number in decimal, 16 bytes |
+//! | `CURSOR`, `AREA` | of biased counters: the next area to look at, and where the last one is in the file |
 //!
 //! | register | what |
 //! |---|---|
@@ -75,8 +81,9 @@
 //! # Files
 //!
 //! `environment` has steps 3 and 4, `file` 5 to 9, `message` the ends, `shards` what is different with
-//! per-thread counters; the rest is here.
+//! per-thread counters, `biased` with biased ones; the rest is here.
 
+mod biased;
 mod environment;
 mod file;
 mod message;
@@ -88,6 +95,7 @@ use iced_x86::{BlockEncoderOptions, Code as Op, IcedError, Instruction};
 use crate::coverage::MipRuntime;
 use crate::{FixupKind, RuntimeConfig, RuntimeEntry, RuntimeError};
 
+pub use biased::BIASED;
 pub use environment::{MIP_VARIABLE, VARIABLE};
 pub(crate) use message::error_texts;
 pub use shards::PER_THREAD;
@@ -105,6 +113,8 @@ const NAME: i32 = -NAME_LEN;
 const VALUE: i32 = NAME - NAME_LEN;
 const BUFFER: i32 = VALUE - BUFFER_LEN;
 const DIGITS: i32 = BUFFER - 16;
+const CURSOR: i32 = DIGITS - 8;
+const AREA: i32 = CURSOR - 8;
 /// After the saved registers and flags.
 const SAVED: i32 = 16 * 8;
 
@@ -153,6 +163,8 @@ struct Routine<'a> {
     mip: Option<MipRuntime<'a>>,
     /// With per-thread counters.
     shards: Option<Shards>,
+    /// With biased counters.
+    biased: bool,
     start: CodeLabel,
     subroutines: Subroutines,
     failures: Failures,
@@ -184,7 +196,30 @@ struct Failures {
 pub fn runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
-    assemble(config, None).map_err(|error| RuntimeError::Assemble {
+    assemble(config, None, false).map_err(|error| RuntimeError::Assemble {
+        why: error.to_string(),
+    })
+}
+
+/// The start-up routine of a program with biased counters; see [`crate::Runtime::biased_runtime`].
+pub fn biased_runtime(config: &RuntimeConfig<'_>) -> Result<Vec<u8>, RuntimeError> {
+    check(config, PAGE)?;
+    check_reach(config)?;
+    let (at, len) = (config.counters, config.counters_len);
+    if at < BIASED.before
+        || len
+            .checked_mul(2)
+            .and_then(|all| at.checked_add(all))
+            .is_none()
+    {
+        return Err(RuntimeError::Counters {
+            at,
+            len,
+            sites: config.sites_offset,
+            why: "biased ones need a page in front of them and as many bytes behind",
+        });
+    }
+    assemble(config, None, true).map_err(|error| RuntimeError::Assemble {
         why: error.to_string(),
     })
 }
@@ -196,7 +231,7 @@ pub fn mip_runtime(
 ) -> Result<Vec<u8>, RuntimeError> {
     check(config, PAGE)?;
     check_reach(config)?;
-    assemble(config, Some(mip)).map_err(|error| RuntimeError::Assemble {
+    assemble(config, Some(mip), false).map_err(|error| RuntimeError::Assemble {
         why: error.to_string(),
     })
 }
@@ -335,8 +370,10 @@ fn assemble_per_thread<'a>(config: &'a RuntimeConfig<'a>) -> Result<(Vec<u8>, u6
 fn assemble<'a>(
     config: &'a RuntimeConfig<'a>,
     mip: Option<MipRuntime<'a>>,
+    biased: bool,
 ) -> Result<Vec<u8>, IcedError> {
     let mut routine = Routine::new(config, mip)?;
+    routine.biased = biased;
     routine.enter()?;
     routine.store_bias()?;
     match config.entry {
@@ -350,8 +387,12 @@ fn assemble<'a>(
     routine.open()?;
     routine.bring_to_size()?;
     routine.agree_on_header()?;
-    routine.merge()?;
-    routine.lay_over()?;
+    if biased {
+        routine.take_areas()?;
+    } else {
+        routine.merge()?;
+        routine.lay_over()?;
+    }
     routine.release()?;
     routine.say_what_failed()?;
     routine.leave()?;
@@ -386,6 +427,7 @@ impl<'a> Routine<'a> {
             config,
             mip,
             shards: None,
+            biased: false,
             start,
             subroutines,
             failures,
@@ -407,7 +449,7 @@ impl Routine<'_> {
         }
         emit! { a;
             mov(rbp, rsp);
-            lea(rsp, ptr(rbp + DIGITS));
+            lea(rsp, ptr(rbp + AREA));
             and(rsp, -64);
             cld();
             or(r13, -1);

@@ -52,6 +52,14 @@
 //! `inc qword gs:[c0]`, and the slow path gets the table's offset (`mov r11d, t0`). Nothing but signal
 //! handlers of the same thread writes to it, so no instruction is locked.
 //!
+//! # Biased tables
+//!
+//! With [`CounterMode::Biased`] the recorder asks first whether the thread is the owner
+//! ([`counter`](super::counter)), and is there twice from then on: for the owner with a table of its own and `inc`, for
+//! others with the shared table and `lock inc`. Where the operand needs `r11`, which the question destroys, all threads
+//! use the shared table. The slow path is there twice as well: the zero flag says which table it gets, set for the
+//! owner's, clear for the shared one, as it is where a recorder has missed.
+//!
 //! # What a recorder destroys
 //!
 //! `r11` and the arithmetic flags, which no calling convention on this processor carries through an ordinary
@@ -73,7 +81,7 @@
 //! recorder that is called, as the call has pushed a return address, and `call *%rsp` goes to `rsp + 8`.
 
 use super::branch::put_field;
-use super::counter::{GS, put_inc};
+use super::counter::{GS, lead, put_inc, put_is_owner, put_jne};
 use crate::{Code, CounterMode, FixupKind, Flow, Insn, SiteRef};
 
 /// Words of a site's table.
@@ -100,7 +108,29 @@ pub fn put_site<T: Copy>(
     let Some(operand) = Operand::parse(original, insn) else {
         return false;
     };
-    operand.put_load(out, &refer);
+    if mode == CounterMode::Biased && !operand.reads(R11) {
+        put_is_owner(out, R11, refer(SiteRef::Owner));
+        let branch = put_jne(out);
+        put_recorder(out, CounterMode::Plain, true, &operand, &|r| match r {
+            SiteRef::Table(word) => refer(SiteRef::OwnersTable(word)),
+            other => refer(other),
+        });
+        // Two instructions that load, seven of at most 7 bytes, two calls or jumps: less than 127 bytes.
+        lead(out, branch);
+    }
+    put_recorder(out, mode, false, &operand, &refer);
+    true
+}
+
+/// Appends what records in one table, which may be the owner's, and goes on.
+fn put_recorder<T: Copy>(
+    out: &mut Code<T>,
+    mode: CounterMode,
+    owners: bool,
+    operand: &Operand<'_>,
+    refer: &impl Fn(SiteRef) -> T,
+) {
+    operand.put_load(out, refer);
     put_rip(out, &[0x4c, 0x2b, 0x1d], refer(SiteRef::Bias)); // sub r11,[bias]
     let own = mode == CounterMode::PerThread;
     if own {
@@ -131,11 +161,13 @@ pub fn put_site<T: Copy>(
     } else {
         put_rip(out, &[0x4c, 0x8d, 0x1d], refer(SiteRef::Table(0))); // lea r11,[t0]
     }
+    if owners {
+        out.bytes.extend_from_slice(&[0x4d, 0x39, 0xdb]); // cmp r11,r11
+    }
     put_rip(out, &[0xe8], refer(SiteRef::Slow)); // call slow
     out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
     put_rip(out, &[0x4c, 0x03, 0x1d], refer(SiteRef::Bias)); // add r11,[bias]
     operand.put_jump(out, R11);
-    true
 }
 
 /// An opcode whose last field is a 32-bit displacement from its end.
@@ -218,6 +250,26 @@ impl<'a> Operand<'a> {
         })
     }
 
+    /// Whether the target is in this register, or in memory whose address needs it.
+    fn reads(&self, register: u8) -> bool {
+        let (low, high) = (register & 7, register >> 3);
+        let (b, x) = (self.rex & 1, self.rex >> 1 & 1);
+        if let Some(own) = self.register {
+            return own == register;
+        }
+        match *self.modrm {
+            _ if self.relative.is_some() => false,
+            [modrm, sib, ..] if modrm & 7 == 4 => {
+                let no_base = modrm >> 6 == 0 && sib & 7 == 5;
+                let no_index = sib >> 3 & 7 == 4 && x == 0;
+                !no_base && (sib & 7, b) == (low, high)
+                    || !no_index && (sib >> 3 & 7, x) == (low, high)
+            }
+            [modrm, ..] => (modrm & 7, b) == (low, high),
+            [] => true,
+        }
+    }
+
     /// Appends `mov r11, target`, with `rsp` as it was before the recorder was called.
     fn put_load<T>(&self, out: &mut Code<T>, refer: &impl Fn(SiteRef) -> T) {
         const REX_WR: u8 = 0x4c;
@@ -273,12 +325,24 @@ fn above(modrm: &[u8]) -> Option<Option<i32>> {
 /// Appends the slow path of all recorders; see [`crate::Counters::put_site_slow`]. `image` is `[low, high)`.
 pub fn put_site_slow<T>(out: &mut Code<T>, mode: CounterMode, image: (u64, u64)) {
     let code = &mut out.bytes;
+    if mode != CounterMode::Biased {
+        return put_slow(code, mode, image);
+    }
+    code.extend_from_slice(&[0x0f, 0x84, 0, 0, 0, 0]); // je owner's
+    let branch = code.len();
+    put_slow(code, CounterMode::Atomic, image);
+    let len = (code.len() - branch) as u32;
+    code[branch - 4..branch].copy_from_slice(&len.to_le_bytes());
+    put_slow(code, CounterMode::Plain, image);
+}
+
+fn put_slow(code: &mut Vec<u8>, mode: CounterMode, image: (u64, u64)) {
     let own = mode == CounterMode::PerThread;
     let count = |code: &mut Vec<u8>, word: u32| {
         match mode {
             CounterMode::Plain => {}
             CounterMode::PerThread => code.push(GS),
-            CounterMode::Atomic | CounterMode::AtomicOne => code.push(0xf0), // lock
+            CounterMode::Atomic | CounterMode::AtomicOne | CounterMode::Biased => code.push(0xf0), // lock
         }
         code.extend_from_slice(&[0x49, 0xff, 0x43, (word * 8) as u8]); // inc qword [r11+8*word]
     };

@@ -21,10 +21,12 @@
 //! body:
 //! ```
 //!
-//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads
-//! may exist that have no GS base at all. Only if it is 1 may memory relative to it be read. `enter`
-//! preserves every register and all flags. At the entry of a compiled function `r11` and flags hold nothing;
-//! where that is not certain, they are saved, below the red zone.
+//! `ready` is 0 before the start-up routine has run and in a forked child (its page is wiped), 2 if threads may exist
+//! that have no GS base at all. Only if it is 1 may memory relative to it be read. `enter` preserves every register
+//! and all flags. At the entry of a compiled function `r11` and flags hold nothing; where that is not certain, they
+//! are saved, below the red zone; flags in `rax`, by `lahf` and `seto`, as around counters
+//! ([`counter`](super::counter)): `popfq` takes longer than all the rest, and in programs without kept relocations,
+//! where nothing is certain, each call through a pointer comes to a check.
 //!
 //! # Fork checks
 //!
@@ -52,7 +54,8 @@ pub const OWNER: i32 = -64;
 pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     if save {
         out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
-        out.bytes.extend_from_slice(&[0x9c, 0x41, 0x53]); // pushfq; push r11
+        out.bytes.extend_from_slice(&[0x50, 0x41, 0x53]); // push rax; push r11
+        out.bytes.extend_from_slice(&[0x9f, 0x0f, 0x90, 0xc0]); // lahf; seto al
     }
     out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],1
     put_field(out, FixupKind::Rel32 { trail: 1 }, ready);
@@ -64,7 +67,8 @@ pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     out.bytes.extend_from_slice(&[0x74, 5]); // je body
     put_call(out, enter); // L:
     if save {
-        out.bytes.extend_from_slice(&[0x41, 0x5b, 0x9d]); // pop r11; popfq
+        out.bytes.extend_from_slice(&[0x04, 0x7f, 0x9e]); // add al,127; sahf
+        out.bytes.extend_from_slice(&[0x41, 0x5b, 0x58]); // pop r11; pop rax
         out.bytes
             .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
     }
@@ -123,6 +127,58 @@ pub fn obstacle(
         found.is_none()
     });
     found
+}
+
+/// System calls that make threads, or set the base by which they are told apart: clone, arch_prctl, clone3.
+const MAKING_THREADS: [u32; 3] = [56, 158, 435];
+
+/// Finds the first obstacle to biased counters; see [`crate::Runtime::biased_obstacle`].
+pub fn biased_obstacle(bytes: &[u8], addr: u64) -> Option<(u64, &'static str)> {
+    let mut found = None;
+    // Where the last instructions without a branch or call begin.
+    let mut run = addr;
+    super::X86_64::sweep(bytes, addr, |insn| {
+        let offset = |at: u64| at.wrapping_sub(addr) as usize;
+        let at = offset(insn.addr);
+        let code = bytes
+            .get(at..at + usize::from(insn.len))
+            .unwrap_or_default();
+        let before = || bytes.get(offset(run)..at).unwrap_or_default();
+        let why = match *code {
+            [0x0f, 0x05] => match constant(before(), Register::RAX) {
+                Some(number) if !MAKING_THREADS.contains(&number) => None,
+                Some(158) => Some("sets or reads a segment base by itself (arch_prctl)"),
+                Some(_) => Some("makes threads or processes by itself"),
+                None => Some("makes a system call by itself that may start a thread"),
+            },
+            [0xcd, 0x80] | [0x0f, 0x34] => Some("makes system calls of the 32-bit kind"),
+            _ if sets_fs(code) => Some("sets the segment register fs or its base"),
+            _ => None,
+        };
+        found = why.map(|why| (insn.addr, why));
+        if insn.flow != Flow::Next || code.ends_with(&[0x0f, 0x05]) {
+            run = insn.end();
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// Whether an instruction changes where the thread's control block is found.
+fn sets_fs(code: &[u8]) -> bool {
+    let prefixes = code.iter().take_while(|byte| matches!(byte, 0x66 | 0xf3));
+    let (prefixes, rest) = code.split_at(prefixes.count());
+    let rest = match rest {
+        [0x40..=0x4f, rest @ ..] => rest,
+        _ => rest,
+    };
+    match *rest {
+        // mov fs,r; pop fs; lfs; wrfsbase
+        [0x8e, modrm, ..] => modrm >> 3 & 7 == 4,
+        [0x0f, 0xa1 | 0xb4, ..] => true,
+        [0x0f, 0xae, modrm, ..] => prefixes.contains(&0xf3) && modrm & 0xf8 == 0xd0,
+        _ => false,
+    }
 }
 
 /// System calls that neither make threads or processes nor set the base.
@@ -218,7 +274,7 @@ fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static 
 
 #[cfg(test)]
 mod tests {
-    use super::obstacle;
+    use super::{biased_obstacle, obstacle};
     use crate::{Flow, Forks};
 
     #[test]
@@ -244,6 +300,21 @@ mod tests {
         assert_eq!(found(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), None); // wrfsbase rax
         assert_eq!(found(&[0x0f, 0x01, 0xf8]), Some(0)); // swapgs
         assert_eq!(found(&[0x8e, 0xe8]), Some(0)); // mov gs,eax
+        assert_eq!(found(&[0xcd, 0x80]), Some(0));
+    }
+
+    #[test]
+    fn what_may_give_two_threads_one_identity_is_an_obstacle_to_biased_counters() {
+        let found = |code: &[u8]| biased_obstacle(code, 0x1000).map(|o| o.0 - 0x1000);
+        assert_eq!(found(&[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]), None); // mov rax,gs:[0]
+        assert_eq!(found(&[0xb8, 57, 0, 0, 0, 0x0f, 0x05]), None); // fork
+        assert_eq!(found(&[0xb8, 56, 0, 0, 0, 0x0f, 0x05]), Some(5)); // clone
+        assert_eq!(found(&[0x0f, 0x05]), Some(0));
+        assert_eq!(found(&[0x8e, 0xe0]), Some(0)); // mov fs,eax
+        assert_eq!(found(&[0x8e, 0xe8]), None); // mov gs,eax
+        assert_eq!(found(&[0x0f, 0xa1]), Some(0)); // pop fs
+        assert_eq!(found(&[0xf3, 0x48, 0x0f, 0xae, 0xd0]), Some(0)); // wrfsbase rax
+        assert_eq!(found(&[0xf3, 0x48, 0x0f, 0xae, 0xc0]), None); // rdfsbase rax
         assert_eq!(found(&[0xcd, 0x80]), Some(0));
     }
 

@@ -698,7 +698,7 @@ fn moved_programs_record_the_same_targets() {
                 SiteRef::Table(word) => COUNTERS + 0x1000 + u64::from(word) * 8,
                 SiteRef::Bias => SCRATCH,
                 SiteRef::Slow => SLOW,
-                SiteRef::Original(_) => unreachable!(),
+                SiteRef::Original(_) | SiteRef::OwnersTable(_) | SiteRef::Owner => unreachable!(),
             }
         ));
         X86_64::put_site_slow::<u64>(&mut slow, CounterMode::Plain, (base, base + 0xa000));

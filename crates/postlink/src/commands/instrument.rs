@@ -294,6 +294,7 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
     let report = &done.report;
     let kind = match report.counting {
         Counters::PerThread => "per-thread",
+        Counters::Biased => "biased",
         Counters::Atomic => "atomic",
         Counters::Plain | Counters::Auto => "plain",
     };
@@ -319,6 +320,12 @@ pub fn say(ui: &Ui, output: &str, done: &Instrumented) {
     done.warn(ui);
     if let Some(why) = &report.not_per_thread {
         ui.say(format_args!("  {kind} and not per-thread counters: {why}"));
+    }
+    // A reason for both is said once.
+    if let Some(why) = &report.not_biased
+        && report.not_per_thread.as_ref() != Some(why)
+    {
+        ui.say(format_args!("  {kind} and not biased counters: {why}"));
     }
     say_pinned(ui, &report.pinned);
     ui.say(format_args!(

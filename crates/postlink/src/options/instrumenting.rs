@@ -7,11 +7,15 @@ use regex::bytes::Regex;
 /// How counters are incremented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CountersArg {
-    /// Per thread where possible; else atomic if the program can have threads or forks, else plain
+    /// Per thread where possible, else biased where possible; else atomic if the program can have threads or forks,
+    /// else plain
     Auto,
-    /// Each thread counts in an area of its own: exact and fast. Where that is not possible, atomic, and the
-    /// reason is printed
+    /// Each thread counts in an area of its own: exact and fast. Where that is not possible, biased or atomic,
+    /// and the reason is printed
     PerThread,
+    /// Exact; the thread that loads the program counts fast, all others as with atomic. Where that is not
+    /// possible, atomic, and the reason is printed
+    Biased,
     /// Exact with threads too, and several times slower
     #[value(alias = "lock")]
     Atomic,
@@ -44,6 +48,7 @@ impl Instrumenting {
             counters: match self.counters {
                 CountersArg::Auto => Counters::Auto,
                 CountersArg::PerThread => Counters::PerThread,
+                CountersArg::Biased => Counters::Biased,
                 CountersArg::Atomic => Counters::Atomic,
                 CountersArg::Plain => Counters::Plain,
             },

@@ -117,13 +117,15 @@ impl Placement {
             into[*s as usize] += 1;
         }
         let spare = spare::<I>(program, cfg);
+        let live = Liveness::new::<I>(program, cfg);
         for (counter, edge) in self.counted.iter().enumerate() {
             let counter = counter as u32;
             match self.meaning[*edge as usize] {
                 Meaning::Node(b) => {
-                    probes
-                        .nodes
-                        .insert(b, node_counter::<I>(program, cfg, b, counter, mode, spare));
+                    probes.nodes.insert(
+                        b,
+                        node_counter::<I>(program, cfg, b, counter, mode, (spare, &live)),
+                    );
                 }
                 Meaning::Edge(b, w) => {
                     let block = &cfg.blocks[b as usize];
@@ -138,11 +140,18 @@ impl Placement {
                             if alone && !probes.nodes.contains_key(s) {
                                 probes.nodes.insert(
                                     *s,
-                                    node_counter::<I>(program, cfg, *s, counter, mode, spare),
+                                    node_counter::<I>(
+                                        program,
+                                        cfg,
+                                        *s,
+                                        counter,
+                                        mode,
+                                        (spare, &live),
+                                    ),
                                 );
                             } else {
                                 let kept = kept_at_calls::<I>(program, t.start);
-                                let live = live_in::<I>(program, cfg, *s, 3).or(kept).minus(spare);
+                                let live = live.at_entry(*s).or(kept).minus(spare);
                                 probes.edges.insert((b, w), EdgeCounter { counter, live });
                             }
                         }
@@ -226,10 +235,11 @@ fn node_counter<I: Isa>(
     b: BlockId,
     counter: u32,
     mode: CounterMode,
-    spare: RegSet,
+    (spare, live): (RegSet, &Liveness),
 ) -> NodeCounter {
     let cost = |live| I::counter_len(mode, live);
-    cheapest::<I>(program, cfg, b, counter, spare, &cost)
+    let behind = || live.behind::<I>(program, cfg, b);
+    cheapest_with::<I>(program, cfg, b, counter, spare, (&cost, &behind))
 }
 
 /// The same for any counter: `cost` is its length, by what must survive.
@@ -240,6 +250,19 @@ pub(crate) fn cheapest<I: Isa>(
     counter: u32,
     spare: RegSet,
     cost: &dyn Fn(RegSet) -> usize,
+) -> NodeCounter {
+    let behind = || live_out::<I>(program, cfg, b, 3);
+    cheapest_with::<I>(program, cfg, b, counter, spare, (cost, &behind))
+}
+
+/// The same; the second function gives what is live behind the block.
+fn cheapest_with<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    counter: u32,
+    spare: RegSet,
+    (cost, behind): (&dyn Fn(RegSet) -> usize, &dyn Fn() -> RegSet),
 ) -> NodeCounter {
     let block = &cfg.blocks[b as usize];
     let bytes = program
@@ -274,11 +297,7 @@ pub(crate) fn cheapest<I: Isa>(
     let whole = places
         .last()
         .is_none_or(|p| p.0 >= block.term_at || places.len() < 24);
-    let mut live = if whole {
-        live_out::<I>(program, cfg, b, 3)
-    } else {
-        RegSet::ALL
-    };
+    let mut live = if whole { behind() } else { RegSet::ALL };
     let kept = kept.or(kept_for_pads::<I>(cfg));
     let mut best: Option<(usize, u64, RegSet)> = None;
     for (at, effects, landing_pad) in places.iter().rev() {
@@ -382,28 +401,98 @@ fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
     }
 }
 
-/// What is live after a block's last instruction.
-fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
-    let block = &cfg.blocks[b as usize];
-    match block.term {
+/// What is live where a function's blocks begin.
+///
+/// A data flow from the ends of blocks to their beginnings. At first everything is live everywhere; each of a few
+/// rounds takes away what is overwritten on all ways of so many blocks before it is read. So each round's result is
+/// right, and what is dead can be shown within few instructions, as the checker wants to.
+struct Liveness(Vec<RegSet>);
+
+/// Rounds of [`Liveness`].
+const ROUNDS: usize = 8;
+
+impl Liveness {
+    fn new<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Liveness {
+        // By block: what it reads before it overwrites it, and what it leaves alone.
+        let blocks: Vec<(RegSet, RegSet)> = cfg
+            .blocks
+            .iter()
+            .map(|block| {
+                let bytes = program.elf.bytes_at(block.start, block.end - block.start);
+                let bytes = bytes.unwrap_or(&[]);
+                let mut reads = kept_for_pads::<I>(cfg);
+                let mut open = RegSet::ALL;
+                let stopped = I::sweep(bytes, block.start, |i| {
+                    let at = (i.addr - block.start) as usize;
+                    let e = I::effects(&bytes[at..at + usize::from(i.len)], i);
+                    reads = reads.or(RegSet(e.reads.0 & open.0));
+                    open = open.minus(e.reads).minus(e.kills);
+                    open != RegSet::EMPTY
+                });
+                // What is no instruction may do anything.
+                if stopped.is_some() && open != RegSet::EMPTY {
+                    reads = reads.or(open);
+                }
+                (reads, open)
+            })
+            .collect();
+        let mut live = Liveness(vec![RegSet::ALL; blocks.len()]);
+        for _ in 0..ROUNDS {
+            let next: Vec<RegSet> = (0..)
+                .zip(&blocks)
+                .map(|(b, (reads, open))| {
+                    let behind = live.behind::<I>(program, cfg, b);
+                    reads.or(RegSet(behind.0 & open.0))
+                })
+                .collect();
+            if next == live.0 {
+                break;
+            }
+            live.0 = next;
+        }
+        live
+    }
+
+    fn at_entry(&self, b: BlockId) -> RegSet {
+        self.0.get(b as usize).copied().unwrap_or(RegSet::ALL)
+    }
+
+    /// What is live after a block's last instruction.
+    fn behind<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, b: BlockId) -> RegSet {
+        live_behind::<I>(program, cfg, b, &|s| self.at_entry(s))
+    }
+}
+
+/// What is live after a block's last instruction, by what is where its successors begin.
+fn live_behind<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    b: BlockId,
+    at_entry: &dyn Fn(BlockId) -> RegSet,
+) -> RegSet {
+    let on = || {
+        let succs = cfg.succs(b).iter();
+        succs.fold(RegSet::EMPTY, |live, s| live.or(at_entry(*s)))
+    };
+    match cfg.blocks[b as usize].term {
         // Without relocations it is not known which parts a compiler split off: they begin with anything.
         Term::FallBack => RegSet::ALL,
         Term::JumpOut { .. } if !program.refs.kept => RegSet::ALL,
         Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
-        _ if depth == 0 => RegSet::ALL,
         // Not all targets need be known: control to a missed one continues in the old body, with whatever it needs.
         Term::Dispatch { .. } => RegSet::ALL,
         // What is jumped to need not be an entry, where flags mean nothing.
-        Term::CondOut { .. } | Term::ShortCondOut { .. } => {
-            let on = cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
-                live.or(live_in::<I>(program, cfg, *s, depth - 1))
-            });
-            on.or(I::LIVE_AT_EXIT).or(I::FLAGS)
-        }
-        _ => cfg.succs(b).iter().fold(RegSet::EMPTY, |live, s| {
-            live.or(live_in::<I>(program, cfg, *s, depth - 1))
-        }),
+        Term::CondOut { .. } | Term::ShortCondOut { .. } => on().or(I::LIVE_AT_EXIT).or(I::FLAGS),
+        _ => on(),
     }
+}
+
+/// What is live after a block's last instruction; more than that when it is too far to see.
+fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
+    live_behind::<I>(program, cfg, b, &|s| match depth {
+        0 => RegSet::ALL,
+        _ => live_in::<I>(program, cfg, s, depth - 1),
+    })
 }
 
 /// What is live at a block's first instruction; more than that when it is too far to see.

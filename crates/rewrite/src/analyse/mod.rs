@@ -11,12 +11,14 @@
 //! | [`flow_graph`] | the function's flow as a graph, with what counting each edge costs |
 //! | [`counters`] | where counters are put, and what they say |
 //! | [`coverage_blocks`] | the fewest blocks that show which blocks ran |
+//! | [`biased`] | whether one thread can count without locks |
 //! | [`per_thread`] | whether and how each thread can count by itself |
 //! | [`prepare`] | all of that for a function, and the map of counters of the program |
 //! | [`stub_registers`] | indirect calls that pass something in registers of linkers' stubs |
 //! | [`bolt_blocks`], [`hashes`] | blocks as BOLT sees them, and their hashes |
 //! | [`table_order`] | where indirect jumps lead, in the order of their tables |
 
+pub mod biased;
 pub mod bolt_blocks;
 pub mod counters;
 pub mod coverage_blocks;
@@ -35,5 +37,5 @@ mod unwind;
 
 pub use entry::{EntryPatch, SecondaryEntry, put_entry};
 pub use prepare::{Analysed, CounterMap, FunctionCounters, Scratch, count_pins};
-pub use probes::{EdgeCounter, NodeCounter, Probes, Target};
+pub use probes::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
 pub use unwind::FunctionUnwind;

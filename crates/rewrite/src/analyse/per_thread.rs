@@ -5,20 +5,21 @@
 //! those with. It rests on three things, and where one is missing counters are atomic:
 //!
 //! * the base is free: no code of the program uses it;
-//! * every thread and every forked process is noticed before it counts. Threads come in through pointers to
-//!   functions, so through old entries, which lead to a check in front of the new body (for entries beside
-//!   the first, to one that is elsewhere and continues there). Forked processes come back from calls of known
-//!   functions, after which is another check;
+//! * every thread and every forked process is noticed before it counts. Threads come in through pointers to functions,
+//!   so through old entries, which lead to a check in front of the new body (for entries beside the first, to one that
+//!   is elsewhere and continues there). Forked processes come back from calls of known functions, after which is
+//!   another check. A function that leaves by a jump to one of these is one of them itself, where nothing in the file
+//!   points to it, so that all calls of it are seen ([`follow_tail_calls`]);
 //! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
 //!
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that
 //! count in one file lose nothing.
 
-use postlink_isa::{Flow, Forks, Isa, RegSet};
+use postlink_isa::{Flow, Forks, Insn, Isa, RegSet};
 use rustc_hash::FxHashMap;
 
 use crate::cfg::{BlockId, Cfg};
-use crate::discover::{NonlocalExits, Program, is_program};
+use crate::discover::{NonlocalExits, Piece, Program, is_program};
 
 /// Library functions that make threads with their parent's identity, or set the base.
 const UNNOTICED: &[&[u8]] = &[b"clone", b"__clone", b"clone3", b"arch_prctl"];
@@ -48,6 +49,57 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -
     })
 }
 
+/// Finds functions that leave by a jump to one that forks. In a forked process they return to whoever called them:
+/// calls are followed by checks. Other files may call them, too: there the program's own code is entered anew by an
+/// old entry.
+pub fn follow_tail_calls<I: Isa>(program: &Program<'_>, nonlocal_exits: &mut NonlocalExits) {
+    // Any number may be a pointer there.
+    if program.refs.fixed && !program.refs.kept {
+        return;
+    }
+    loop {
+        let known = &*nonlocal_exits;
+        let found: Vec<u64> = postlink_parallel::flat_map_range(program.functions.len(), |f| {
+            let function = &program.functions[f];
+            let start = program.start(f);
+            let callable = !function.pointed_at && function.entries.is_empty();
+            let candidate = callable && function.labels.is_empty() && !known.is_forking(start);
+            (candidate && jumps_to_fork::<I>(program, known, f)).then_some(start)
+        });
+        if found.is_empty() {
+            return;
+        }
+        for start in found {
+            nonlocal_exits.forks_at_its_end(start);
+        }
+    }
+}
+
+fn jumps_to_fork<I: Isa>(program: &Program<'_>, known: &NonlocalExits, function: usize) -> bool {
+    program.functions[function].pieces.iter().any(|piece| {
+        let piece = &program.pieces[*piece as usize];
+        let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
+        let mut jumps = false;
+        if !is_stub(program, piece) {
+            I::sweep(bytes.unwrap_or_default(), piece.start, |insn| {
+                jumps = is_jump(insn) && known.call(program, insn).forks != Forks::Never;
+                !jumps
+            });
+        }
+        jumps
+    })
+}
+
+fn is_jump(insn: &Insn) -> bool {
+    matches!(insn.flow, Flow::Jump { .. } | Flow::IndirectJump)
+}
+
+/// Whether a piece is stubs of the linker, which jump to every import.
+fn is_stub(program: &Program<'_>, piece: &Piece) -> bool {
+    let section = &program.elf.sections[piece.section as usize];
+    section.name.starts_with(".plt")
+}
+
 /// Why a function that is not moved keeps its program from per-thread counters.
 pub fn staying_obstacle<I: Isa>(
     program: &Program<'_>,
@@ -69,12 +121,10 @@ fn of_function<I: Isa>(
     pieces.iter().find_map(|piece| {
         let piece = &program.pieces[*piece as usize];
         let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start)?;
-        // Stubs of the linker jump to every import.
-        let stub = program.elf.sections[piece.section as usize]
-            .name
-            .starts_with(".plt");
-        let forks = |insn: &postlink_isa::Insn| {
-            if stub {
+        let stub = is_stub(program, piece);
+        let followed = nonlocal_exits.is_forking(program.start(function));
+        let forks = |insn: &Insn| {
+            if stub || followed && is_jump(insn) {
                 Forks::Never
             } else {
                 nonlocal_exits.call(program, insn).forks

@@ -1,6 +1,6 @@
 //! What is put into the code of a function beside its own: counters, recorders, checks; and what new code may refer to.
 
-use postlink_isa::{Code, CounterMode, RegSet};
+use postlink_isa::{Code, CounterMode, CounterPlace, RegSet};
 use rustc_hash::FxHashMap;
 
 use crate::cfg::BlockId;
@@ -22,8 +22,12 @@ pub enum Target {
     OwnBase(u32),
     /// The function's n-th counter.
     Counter(u32),
+    /// The same counter of the owner, where counters are biased.
+    OwnersCounter(u32),
     /// A word of the table of the function's n-th recorded site: 8 × n + word.
     SiteWord(u32),
+    /// The same word of the owner's table, where counters are biased.
+    OwnersSiteWord(u32),
     /// The recorder of the function's n-th site.
     Recorder(u32),
     /// The word that holds the load bias.
@@ -36,6 +40,17 @@ pub enum Target {
     Ready,
     /// The routine that gives a thread its counters.
     Enter,
+    /// The word that says which thread is the owner, where counters are biased.
+    Owner,
+}
+
+/// Where a function's n-th counter is.
+pub fn counter_place(n: u32) -> CounterPlace<Target> {
+    CounterPlace {
+        counter: Target::Counter(n),
+        owners: Target::OwnersCounter(n),
+        owner: Target::Owner,
+    }
 }
 
 /// A counter in the middle of a block.

@@ -152,6 +152,8 @@ struct Found {
     midway: Vec<bool>,
     /// By piece: its address is taken.
     taken: Vec<bool>,
+    /// By piece: the loader knows it.
+    exported: Vec<bool>,
     /// Addresses inside of pieces that are called or named.
     entries: Vec<u64>,
     /// Addresses inside of pieces that something points to, with the piece whose code does.
@@ -209,6 +211,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
                 pins: vec![None; count],
                 midway,
                 taken: vec![false; count],
+                exported: vec![false; count],
                 entries: pieces.entries.clone(),
                 labels: Vec::new(),
             },
@@ -225,7 +228,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
         let exported = symbols.iter().filter(|s| s.section != 0).map(|s| s.value);
         for addr in exported.chain([self.elf.entry]) {
             if let Some(to) = self.pieces.at(addr) {
-                self.found.taken[to] = true;
+                self.found.exported[to] = true;
             }
         }
     }
@@ -574,7 +577,8 @@ fn functions(
             .iter()
             .filter_map(|p| found.pins[*p as usize])
             .min();
-        f.address_taken = f.pieces.iter().any(|p| found.taken[*p as usize]);
+        f.pointed_at = f.pieces.iter().any(|p| found.taken[*p as usize]);
+        f.address_taken = f.pointed_at || f.pieces.iter().any(|p| found.exported[*p as usize]);
     }
     let of = |address: u64| {
         let i = pieces.starts.partition_point(|s| *s <= address);
@@ -627,7 +631,8 @@ fn functions(
 /// compiler split off often come first in a file, and a stripped file does not name them: control enters a
 /// function where it is called, or where something points to.
 fn rank_of_pieces(found: &Found, starts: &[u64], cold: &FxHashSet<u64>) -> Vec<u8> {
-    let mut entered = found.taken.clone();
+    let known = found.taken.iter().zip(&found.exported);
+    let mut entered: Vec<bool> = known.map(|(taken, exported)| *taken || *exported).collect();
     for entry in &found.entries {
         if let Ok(piece) = starts.binary_search(entry) {
             entered[piece] = true;

@@ -18,7 +18,7 @@
 
 use postlink_elf::elf::SymbolTable;
 use postlink_isa::{Flow, Forks, Insn};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::libc::{FORKS, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, is_static, throws};
 use super::program::Program;
@@ -44,6 +44,8 @@ pub struct NonlocalExits {
     /// By address of a function, stub or slot; functions that are not listed follow `default`.
     known: FxHashMap<u64, CallFacts>,
     default: CallFacts,
+    /// Functions that leave by a jump to one that forks, and are called as if they forked themselves.
+    forking: FxHashSet<u64>,
 }
 
 impl NonlocalExits {
@@ -124,7 +126,20 @@ impl NonlocalExits {
             can_unwind,
             known,
             default,
+            forking: FxHashSet::default(),
         }
+    }
+
+    /// From now on a call of the function at `start` may return in a new process, by a jump at its end.
+    pub fn forks_at_its_end(&mut self, start: u64) {
+        let default = self.default;
+        self.known.entry(start).or_insert(default).forks = Forks::Maybe;
+        self.forking.insert(start);
+    }
+
+    /// Whether that was said of a function.
+    pub fn is_forking(&self, start: u64) -> bool {
+        self.forking.contains(&start)
     }
 
     /// Facts on the callee of a call instruction, or on what a jump leads to.

@@ -48,6 +48,8 @@ pub struct Function {
     pub labels: Vec<u64>,
     /// A pointer to its entry exists: in data, in an instruction, or in the dynamic symbol table.
     pub address_taken: bool,
+    /// One exists in the file's own data or instructions.
+    pub pointed_at: bool,
     /// Why it stays.
     pub pin: Option<Pin>,
 }

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use super::rewriting::{Answer, Refusal, Rewriting};
 use crate::analyse::{
-    Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, count_pins, per_thread,
-    prepare, stub_registers,
+    Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, biased, count_pins,
+    per_thread, prepare, stub_registers,
 };
 use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
 use crate::error::Error;
@@ -34,11 +34,15 @@ use crate::pin::Pin;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Counters {
-    /// Per thread where that is possible; else atomically if the program can have threads or forks, else plainly.
+    /// Per thread where that is possible, else biased where that is; else atomically if the program can have threads or
+    /// forks, else plainly.
     #[default]
     Auto,
-    /// Each thread in an area of its own; atomically where that is not possible.
+    /// Each thread in an area of its own; where that is not possible, biased or atomically.
     PerThread,
+    /// The thread that loads the program in an area of its own, all others atomically in one that they share; all
+    /// atomically where that is not possible.
+    Biased,
     /// Atomically.
     Atomic,
     /// Plainly: fast, and inexact when threads meet at a counter.
@@ -94,12 +98,14 @@ pub struct InstrumentReport {
     pub counters: u64,
     /// Indirect calls and tail jumps with a recorder.
     pub sites: u64,
-    /// Whether counters are atomic.
+    /// Whether all counters are atomic.
     pub atomic: bool,
     /// How counters are incremented; never [`Counters::Auto`].
     pub counting: Counters,
     /// Why counters are not per thread, where that was to be tried.
     pub not_per_thread: Option<String>,
+    /// Why counters are not biased, where that was to be tried.
+    pub not_biased: Option<String>,
     /// Size of the input.
     pub input_size: u64,
     /// Size of the output.
@@ -150,7 +156,8 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         phases.begin("discover");
         let program = Program::discover::<I>(elf)?;
         check_program(&program)?;
-        let nonlocal_exits = NonlocalExits::new(&program);
+        let mut nonlocal_exits = NonlocalExits::new(&program);
+        per_thread::follow_tail_calls::<I>(&program, &mut nonlocal_exits);
         let counting = Counting::choose::<I>(&program, &nonlocal_exits, options);
         let mut instrumented = Instrumented {
             program,
@@ -216,6 +223,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
             atomic: self.counting.how == Counters::Atomic,
             counting: self.counting.how,
             not_per_thread: self.counting.not_per_thread.clone(),
+            not_biased: self.counting.not_biased.clone(),
             input_size: self.program.elf.data.len() as u64,
             output_size,
             blocks: block_places(made, placed),
@@ -280,6 +288,8 @@ struct Counting {
     fallback: Counters,
     /// Why counters are not per thread, where that was to be tried.
     not_per_thread: Option<String>,
+    /// Why they are not biased, where they would be.
+    not_biased: Option<String>,
 }
 
 impl Counting {
@@ -300,19 +310,33 @@ impl Counting {
             }
             _ => None,
         };
+        let wanted = matches!(options.counters, Counters::Auto | Counters::PerThread);
+        let may = wanted && I::PER_THREAD.is_some() && not_per_thread.is_none();
+        // It is asked for even where counters are per thread: they may turn out not to be.
+        let not_biased = match options.counters {
+            Counters::Auto | Counters::PerThread if I::BIASED.is_none() => None,
+            Counters::Auto | Counters::PerThread | Counters::Biased => {
+                biased::obstacle::<I>(program)
+            }
+            Counters::Atomic | Counters::Plain => None,
+        };
         let fallback = match options.counters {
-            Counters::Atomic | Counters::PerThread => Counters::Atomic,
             Counters::Plain => Counters::Plain,
+            Counters::Auto | Counters::PerThread | Counters::Biased
+                if I::BIASED.is_some() && not_biased.is_none() =>
+            {
+                Counters::Biased
+            }
+            Counters::Atomic | Counters::PerThread | Counters::Biased => Counters::Atomic,
             Counters::Auto if can_have_threads(program) => Counters::Atomic,
             Counters::Auto if I::PER_THREAD.is_some() && can_fork(program) => Counters::Atomic,
             Counters::Auto => Counters::Plain,
         };
-        let wanted = matches!(options.counters, Counters::Auto | Counters::PerThread);
-        let may = wanted && I::PER_THREAD.is_some() && not_per_thread.is_none();
         Counting {
             how: if may { Counters::PerThread } else { fallback },
             fallback,
             not_per_thread,
+            not_biased: not_biased.filter(|_| !may),
         }
     }
 
@@ -411,8 +435,10 @@ fn link_all<'d, I: Isa>(
 struct CounterMemory {
     /// Of counters and sites, in whole pages.
     counters: u64,
-    /// In front of the counters, if each thread has some of its own.
+    /// In front of the counters, if they are per thread or biased.
     before: u64,
+    /// How far behind the shared counters the owner's are, if they are biased.
+    owners: u64,
     /// With what is in front of the counters or after them: the load bias is there.
     all: u64,
     own: Option<PerThreadMemory>,
@@ -426,11 +452,17 @@ impl CounterMemory {
             .checked_next_multiple_of(I::COUNTER_UNIT)
             .unwrap_or(u64::MAX);
         // The load bias is after the counters, or at the beginning of the private memory in front of them.
-        let (before, behind) = own.map_or((0, 4096), |own| (own.len, 0));
+        let biased = I::BIASED.filter(|_| counting == Counters::Biased);
+        let (before, behind) = match (own, biased) {
+            (Some(own), _) => (own.len, 0),
+            (None, Some(biased)) => (biased.before, counters.saturating_add(4096)),
+            (None, None) => (0, 4096),
+        };
         CounterMemory {
             counters,
             before,
-            all: counters.saturating_add(before + behind),
+            owners: if biased.is_some() { counters } else { 0 },
+            all: counters.saturating_add(before).saturating_add(behind),
             own,
         }
     }
@@ -453,14 +485,15 @@ fn put_runtime<I: Isa>(
         size: size as u64,
     };
     let slow_at = writer.append_anywhere(code(".text.slow", slow.len()));
-    let header = raw::header_bytes_for(subject, unit, own.is_some());
+    let biased = memory.owners > 0;
+    let header = raw::header_bytes_for(subject, unit, own.is_some() || biased);
     let build_id = subject.identity.hex();
     let sites_offset = raw::sites_offset(subject.counters);
     // Addresses near by, for a routine of the same size.
     let near = slow_at.addr.get();
     let mut config = RuntimeConfig {
         at: near,
-        counters: near.next_multiple_of(unit) + own.map_or(unit, |own| own.len),
+        counters: near.next_multiple_of(unit) + memory.before.max(unit),
         counters_len: memory.counters,
         sites_offset,
         bias_slot: near + 0x1000,
@@ -471,15 +504,17 @@ fn put_runtime<I: Isa>(
         entry: entry.runtime(),
     };
     let assemble = |config: &RuntimeConfig<'_>| match own {
+        None if biased => I::biased_runtime(config).map(|code| (code, 0)),
         None => I::runtime(config).map(|code| (code, 0)),
         Some(_) => I::per_thread_runtime(config),
     };
     let size = assemble(&config)?.0.len();
     let runtime = writer.append_anywhere(code(".text.start", size));
     let counters = writer.append_zero_fill_aligned(".postlink.counters", memory.all, unit);
-    let bias = own.map_or(counters.addr + memory.counters, |_| counters.addr);
+    let first = counters.addr + memory.before;
+    let bias = own.map_or(first + memory.counters + memory.owners, |_| counters.addr);
     config.at = runtime.addr.get();
-    config.counters = (counters.addr + memory.before).get();
+    config.counters = first.get();
     config.bias_slot = bias.get();
     let (routine, enter) = assemble(&config)?;
     if routine.len() != size {
@@ -493,7 +528,7 @@ fn put_runtime<I: Isa>(
     // Per thread, addresses of counters are offsets in an area.
     let base = match own {
         Some(_) => OutputAddr::default(),
-        None => counters.addr,
+        None => first,
     };
     let probes = ProbeAddresses {
         counters: base,
@@ -503,6 +538,8 @@ fn put_runtime<I: Isa>(
         slow: slow_at.addr,
         ready: counters.addr + own.map_or(0, |own| own.ready),
         enter: OutputAddr::new(enter),
+        owner: counters.addr,
+        owners: memory.owners,
         ..ProbeAddresses::default()
     };
     Ok((probes, runtime.addr))
@@ -638,6 +675,7 @@ fn counter_mode<I: Isa>(program: &Program<'_>, counting: Counters) -> CounterMod
     match counting {
         Counters::Plain => CounterMode::Plain,
         Counters::PerThread => CounterMode::PerThread,
+        Counters::Biased => CounterMode::Biased,
         _ if uses_atomic_one::<I>(program) => CounterMode::AtomicOne,
         _ => CounterMode::Atomic,
     }
@@ -685,6 +723,8 @@ fn make<'d, I: Isa>(
                 recorders.bytes.resize(at, I::PADDING);
                 let refer = |r: SiteRef| match r {
                     SiteRef::Table(word) => Target::SiteWord(8 * n as u32 + word),
+                    SiteRef::OwnersTable(word) => Target::OwnersSiteWord(8 * n as u32 + word),
+                    SiteRef::Owner => Target::Owner,
                     SiteRef::Bias => Target::Bias,
                     SiteRef::Slow => Target::Slow,
                     SiteRef::Original(addr) => Target::Same(addr),

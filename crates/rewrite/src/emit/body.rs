@@ -11,7 +11,7 @@
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, LabelLoad, Reach};
 use rustc_hash::FxHashMap;
 
-use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target};
+use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
 use crate::cfg::{Block, BlockId, Cfg, OwnTable, Term, Use};
 use crate::discover::Program;
 use crate::passes::{Change, Changes};
@@ -314,9 +314,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                         self.temp.bytes.extend_from_slice(self.plan.probes.before);
                         put(&mut self.temp, n.live, n.counter);
                     }
-                    None => {
-                        I::put_counter(&mut self.temp, mode, n.live, Target::Counter(n.counter))
-                    }
+                    None => I::put_counter(&mut self.temp, mode, n.live, counter_place(n.counter)),
                 },
                 Stop::Site { number, len, tail } => {
                     if tail {
@@ -640,7 +638,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let mid = on_counter.map(|c| {
             let (b0, f0) = (self.temp.bytes.len() as u32, self.temp.fixups.len() as u32);
             let mode = self.mode();
-            I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
+            I::put_counter(&mut self.temp, mode, c.live, counter_place(c.counter));
             (
                 b0,
                 self.temp.bytes.len() as u32,
@@ -675,7 +673,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let body = begin.0;
         let mode = self.mode();
         if let Some(c) = c {
-            I::put_counter(&mut self.temp, mode, c.live, Target::Counter(c.counter));
+            I::put_counter(&mut self.temp, mode, c.live, counter_place(c.counter));
         }
         let len = self.temp.bytes.len() as u32 - body;
         // Being there is as good as being where it leads: rows may change on the way by no instruction, and

@@ -403,6 +403,9 @@ impl Plan {
             | Target::Bias
             | Target::Ready
             | Target::Enter
+            | Target::Owner
+            | Target::OwnersCounter(_)
+            | Target::OwnersSiteWord(_)
             | Target::OwnTable(_)
             | Target::OwnBase(_) => OutputAddr::default(),
         };

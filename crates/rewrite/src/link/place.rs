@@ -113,6 +113,10 @@ pub struct ProbeAddresses {
     pub ready: OutputAddr,
     /// The routine that gives a thread its counters.
     pub enter: OutputAddr,
+    /// The word that says which thread is the owner of biased counters.
+    pub owner: OutputAddr,
+    /// How far behind the shared counters the owner's are.
+    pub owners: u64,
 }
 
 /// Where everything went.
@@ -515,6 +519,13 @@ impl Placement {
             Target::SiteWord(w) => {
                 probes.sites + 64 * (r.site_base + u64::from(w / 8)) + 8 * u64::from(w % 8)
             }
+            Target::OwnersCounter(c) => {
+                self.resolve(ready, i, Target::Counter(c), probes) + probes.owners
+            }
+            Target::OwnersSiteWord(w) => {
+                self.resolve(ready, i, Target::SiteWord(w), probes) + probes.owners
+            }
+            Target::Owner => probes.owner,
             Target::Recorder(s) => self.recorder_at[i] + u64::from(r.recorder_offsets[s as usize]),
             Target::Bias => probes.bias,
             Target::Slow => self.slow[usize::from(self.veneer_groups[i])].unwrap_or(probes.slow),

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | AArch64 | `adrp a`, `ldr b,[a,#c]`, `add b,b,#1`, `str b,[a,#c]`, perhaps between a store and a load of `a` and `b` on the stack |
 //! | AArch64 | `adrp a`, `add a,a,#c`, `ldxr b,[a]`, `add b,b,#1`, `stxr s,b,[a]`, `cbnz s` |
+//! | x86-64 | `mov r,fs:[0]`, `cmp r,[owner]`, `jne`, `inc [o]`, `jne`, `inc [c]`, perhaps between `lahf` and `sahf` |
 //! | x86-64 | `inc [c]`; or `mov r,[c]`, `lea r,[r+1]`, `mov [c],r`, perhaps with `rax` on the stack, below the red zone |
 //!
 //! What the checker shows is that a program does what it did, so each fault here is one that the program
@@ -87,6 +88,10 @@ impl Faults<'_> {
             }
             let spoilt = counters.iter().filter_map(|c| self.spoil_counter(kind, c));
             return spoilt.collect();
+        }
+        if Kind::COUNTING_X86_64.contains(&kind) {
+            let owned = 0..self.sites.len();
+            return owned.filter_map(|i| self.spoil_owned(kind, i)).collect();
         }
         let spoil = |c: &Increment<'_>| self.spoil_increment(kind, c);
         self.increments(&counts).iter().filter_map(spoil).collect()
@@ -408,6 +413,64 @@ impl Faults<'_> {
                 let back = c.saved?[3];
                 let end = back.at + usize::from(back.insn.len);
                 put(vec![(end - 4, 136u32.to_le_bytes().to_vec())])
+            }
+            _ => None,
+        }
+    }
+
+    /// Of the biased counter whose first instruction is site `i`: the thread's identity is read from elsewhere, or
+    /// into a register that lives, or flags that live are lost.
+    fn spoil_owned(&self, kind: Kind, i: usize) -> Option<Edit> {
+        let [load, compare, branch, own, over, shared, after, ..] = self.sites.get(i..)? else {
+            return None;
+        };
+        let bytes = self.bytes(load);
+        let [0x64, rex, 0x8b, modrm, 0x25, 0, 0, 0, 0] = *bytes else {
+            return None;
+        };
+        let branches = |s: &Site| matches!(self.bytes(s), [0x75, _]);
+        let counts = |s: &Site| matches!(self.bytes(s), [.., 0xff, 5, _, _, _, _]);
+        if !branches(branch) || !branches(over) || !counts(own) || !counts(shared) {
+            return None;
+        }
+        let what = format!("the counter at {:#x}", load.addr);
+        match kind {
+            Kind::OwnerElsewhere => Some(Edit::new(what, load.at + 5, &[8])),
+            Kind::OwnerRegisterLive => {
+                let reads = known_reads::<X86_64>(self.bytes(self.behind(after)?)) & 0xefef;
+                let own = modrm >> 3 & 7 | (rex & 4) << 1;
+                let reads = reads & !(1 << own);
+                if reads == 0 {
+                    return None;
+                }
+                let reg = reads.trailing_zeros() as u8;
+                let (rex, field) = (0x48 | reg >> 3 << 2, (reg & 7) << 3);
+                Some(Edit {
+                    what,
+                    changes: vec![
+                        (load.at + 1, vec![rex]),
+                        (load.at + 3, vec![0x04 | field]),
+                        (compare.at, vec![rex]),
+                        (compare.at + 2, vec![0x05 | field]),
+                    ],
+                })
+            }
+            Kind::OwnerFlagsLost => {
+                let behind = self.sites.get(i + 6..)?;
+                let sahf = |s: &Site| self.bytes(s) == [0x9e];
+                let restore = behind.iter().take(2).position(sahf)?;
+                // mov rax,r; pop; lea rsp,[rsp+128]
+                let restores = |s: &&Site| {
+                    let bytes = self.bytes(s);
+                    matches!(bytes, [0x48 | 0x4c, 0x89, 0xc0..=0xff] | [0x58..=0x5a])
+                        || bytes.starts_with(&[0x48, 0x8d, 0xa4, 0x24, 0x80])
+                };
+                let mut rest = behind.get(restore + 1..)?.iter();
+                let next = self.behind(rest.find(|s| !restores(s))?)?;
+                let reads = X86_64::effects(self.bytes(next)).flag_reads;
+                let live = reads != 0 && reads != flag::ALL;
+                let restore = behind.get(restore).filter(|_| live)?;
+                Some(Edit::new(what, restore.at, &[0x90]))
             }
             _ => None,
         }

@@ -233,6 +233,12 @@ kinds! {
     CounterBetweenExclusives,
     /// A recorder goes elsewhere than the call would.
     RecorderLeaves,
+    /// x86-64: a biased counter reads the thread's identity from another place in its control block.
+    OwnerElsewhere,
+    /// x86-64: a biased counter compares the identity in a register that is read after it.
+    OwnerRegisterLive,
+    /// x86-64: a biased counter does not restore flags that are read after it.
+    OwnerFlagsLost,
     /// A counter of calls adds nothing.
     CallNotCounted,
     /// A function's counter of calls is jumped over.
@@ -660,6 +666,9 @@ impl Kind {
         Kind::StackMoved,
         Kind::CounterBetweenExclusives,
         Kind::RecorderLeaves,
+        Kind::OwnerElsewhere,
+        Kind::OwnerRegisterLive,
+        Kind::OwnerFlagsLost,
     ];
 
     /// Kinds that only programs have that count calls in functions which are re-emitted.
@@ -701,6 +710,13 @@ impl Kind {
         Kind::CallFlagsLost,
         Kind::CallOverRedZone,
         Kind::CallStackMoved,
+    ];
+
+    /// Those of [`Kind::COUNTING`] that only instructions of x86-64 have.
+    pub const COUNTING_X86_64: &'static [Kind] = &[
+        Kind::OwnerElsewhere,
+        Kind::OwnerRegisterLive,
+        Kind::OwnerFlagsLost,
     ];
 
     /// Those of [`Kind::COUNTING`] that only instructions of AArch64 have.
@@ -908,7 +924,10 @@ impl<'a> Faults<'a> {
             | RestoreLost
             | StackMoved
             | CounterBetweenExclusives
-            | RecorderLeaves => self.counting_edits(kind),
+            | RecorderLeaves
+            | OwnerElsewhere
+            | OwnerRegisterLive
+            | OwnerFlagsLost => self.counting_edits(kind),
             RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort

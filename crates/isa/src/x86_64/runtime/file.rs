@@ -4,7 +4,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::super::site;
-use super::{BUFFER, NAME, O_CLOEXEC, PAGE, Routine, call, emit, labels};
+use super::{AREA, BUFFER, NAME, O_CLOEXEC, PAGE, Routine, call, emit, labels};
 
 /// `O_RDWR`, `O_CREAT`, `O_NOCTTY`.
 const O_PROFILE: u32 = 0o2 | 0o100 | 0o400 | O_CLOEXEC;
@@ -14,15 +14,38 @@ pub(super) const MAP_SHARED: u32 = 1;
 pub(super) const MAP_FIXED: u32 = 0x10;
 /// Offsets in `struct stat`.
 const ST_MODE: i32 = 24;
-pub(super) const ST_SIZE: i32 = 48;
+const ST_SIZE: i32 = 48;
 const S_IFMT: i32 = 0o170000;
 const S_IFREG: i32 = 0o100000;
 
 /// The limit on the size of a file.
-pub(super) const RLIMIT_FSIZE: u32 = 1;
+const RLIMIT_FSIZE: u32 = 1;
 const EFBIG: i32 = 27;
 /// Errors that say that there is no space; the others are EIO, ENOSPC, EDQUOT.
-pub(super) const NO_ROOM: [i32; 4] = [5, EFBIG, 28, 122];
+const NO_ROOM: [i32; 4] = [5, EFBIG, 28, 122];
+
+const F_OFD_SETLK: u32 = 37;
+const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
+const FALLOC_FL_KEEP_SIZE: u32 = 1;
+/// Locks of the open file description: shared and exclusive.
+pub(super) const F_RDLCK: i32 = 0;
+pub(super) const F_WRLCK: i32 = 1;
+
+/// How an area of the file is claimed.
+#[derive(Clone, Copy)]
+pub(super) struct Claim {
+    /// [`F_RDLCK`] or [`F_WRLCK`].
+    pub(super) lock: i32,
+    /// From `rbp`: the number of the next area to look at.
+    pub(super) cursor: i32,
+    /// From `rbp`: where the offset goes.
+    pub(super) area: i32,
+    /// Where control goes, with a negative error number in `rax`, if locks cannot be had,
+    pub(super) no_lock: CodeLabel,
+    /// and if the file cannot be made longer. The beginning of an error line is in `r12` then.
+    pub(super) no_room: CodeLabel,
+}
 
 impl Routine<'_> {
     pub(super) fn open(&mut self) -> Result<(), IcedError> {
@@ -54,6 +77,7 @@ impl Routine<'_> {
         let profile = self.string("postlink: profile ");
         let not_regular = self.string(" is not a regular file");
         let zero = self.string("");
+        let has_areas = self.has_areas();
         let size = PAGE + self.config.counters_len; // Cannot overflow: checked.
         let [mut again, mut regular, mut unlimited, mut unlike, mut sized] = labels(&mut self.a);
         let a = &mut self.a;
@@ -82,7 +106,7 @@ impl Routine<'_> {
             cmp(rax, r10);
             je(sized);
         }
-        if self.shards.is_some() {
+        if has_areas {
             // Any number of areas.
             let [mut smaller] = labels(a);
             emit! { a;
@@ -362,9 +386,102 @@ impl Routine<'_> {
     /// Where in the file the counters are, into `r9`.
     fn offset(&mut self) -> Result<(), IcedError> {
         match self.shards {
+            None if self.biased => self.a.mov(r9, qword_ptr(rbp + AREA)),
             None => self.a.mov(r9d, PAGE as u32),
             Some(_) => self.load_area(),
         }
+    }
+
+    /// Whether the file may have several areas.
+    fn has_areas(&self) -> bool {
+        self.shards.is_some() || self.biased
+    }
+
+    /// Locks the first byte of the first area from number `[cursor]` on on which that is possible, and makes the file
+    /// long enough for it. Its offset goes to `[area]`. Destroys what system calls do and `r8` to `r10`.
+    pub(super) fn claim_area(&mut self, claim: Claim) -> Result<(), IcedError> {
+        let (cannot_lock, cannot_extend) = (
+            self.string("postlink: cannot lock a part of profile "),
+            self.string("postlink: cannot extend profile "),
+        );
+        let zero = self.string("");
+        let len = self.config.counters_len;
+        let a = &mut self.a;
+        let [mut again, mut got, mut unlimited, mut end] = labels(a);
+        emit! { a;
+            lea(r12, ptr(cannot_lock));
+            set_label(&mut again);
+            mov(rax, qword_ptr(rbp + claim.cursor));
+            inc(qword_ptr(rbp + claim.cursor));
+            mov(r8, len);
+            mul(r8);
+            add(rax, PAGE as i32);
+            mov(qword_ptr(rbp + claim.area), rax);
+            lea(rdx, ptr(rbp + BUFFER));
+            mov(qword_ptr(rdx), claim.lock); // and from the beginning of the file
+            mov(qword_ptr(rdx + 8), rax);
+            mov(qword_ptr(rdx + 16), 1);
+            mov(qword_ptr(rdx + 24), 0);
+            mov(edi, r13d);
+            mov(esi, F_OFD_SETLK);
+            mov(eax, call::FCNTL);
+            syscall();
+            test(rax, rax);
+            je(got);
+            cmp(rax, -EAGAIN);
+            je(again);
+            cmp(rax, -EACCES);
+            je(again);
+            jmp(claim.no_lock);
+
+            set_label(&mut got);
+            lea(r12, ptr(cannot_extend));
+            mov(edi, RLIMIT_FSIZE);
+            lea(rsi, ptr(rbp + BUFFER));
+            mov(eax, call::GETRLIMIT);
+            syscall();
+            mov(r10, len);
+            add(r10, qword_ptr(rbp + claim.area));
+            test(rax, rax);
+            jne(unlimited);
+            mov(rax, -i64::from(EFBIG));
+            cmp(qword_ptr(rbp + BUFFER), r10);
+            jb(claim.no_room);
+            set_label(&mut unlimited);
+            mov(edi, r13d);
+            mov(esi, FALLOC_FL_KEEP_SIZE);
+            mov(rdx, qword_ptr(rbp + claim.area));
+            mov(r10, len);
+            mov(eax, call::FALLOCATE);
+            syscall();
+        }
+        for error in NO_ROOM {
+            a.cmp(rax, -error)?;
+            a.je(claim.no_room)?;
+        }
+        emit! { a;
+            mov(edi, r13d);
+            lea(rsi, ptr(rbp + BUFFER));
+            mov(eax, call::FSTAT);
+            syscall();
+            test(rax, rax);
+            js(claim.no_room);
+            mov(r10, len);
+            add(r10, qword_ptr(rbp + claim.area));
+            cmp(qword_ptr(rbp + (BUFFER + ST_SIZE)), r10);
+            jae(end);
+            mov(edi, r13d);
+            lea(rsi, ptr(zero));
+            mov(edx, 1);
+            dec(r10);
+            mov(eax, call::PWRITE);
+            syscall();
+            test(rax, rax);
+            js(claim.no_room);
+            set_label(&mut end);
+            nop();
+        }
+        Ok(())
     }
 
     /// Maps `rsi` bytes of the file from `r9` on, with the flags in `r10`; the address is in `rax`.

@@ -63,7 +63,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::super::threads::OWNER;
-use super::file::{MAP_FIXED, MAP_SHARED, NO_ROOM, PROT_READ_WRITE, RLIMIT_FSIZE, ST_SIZE};
+use super::file::{Claim, F_WRLCK, MAP_FIXED, MAP_SHARED, PROT_READ_WRITE};
 use super::{
     BUFFER, NAME, NAME_LEN, O_CLOEXEC, PAGE, PUSHED, Routine, SAVED, VALUE, call, emit, labels,
 };
@@ -98,13 +98,8 @@ const NEXT: i32 = OWNER + 8;
 
 const ARCH_SET_GS: u32 = 0x1001;
 const ARCH_GET_GS: u32 = 0x1004;
-const MADV_WIPEONFORK: u32 = 18;
+pub(super) const MADV_WIPEONFORK: u32 = 18;
 const F_DUPFD_CLOEXEC: u32 = 1030;
-const F_OFD_SETLK: u32 = 37;
-const EAGAIN: i32 = 11;
-const EACCES: i32 = 13;
-const EFBIG: i32 = 27;
-const FALLOC_FL_KEEP_SIZE: u32 = 1;
 const MAP_PRIVATE_ANONYMOUS: u32 = 0x4022; // and without reserving memory
 const RLIMIT_NOFILE: u32 = 7;
 const ST_NLINK: i32 = 16;
@@ -696,89 +691,16 @@ impl Routine<'_> {
     }
 
     fn put_claim(&mut self, mut shards: Shards) -> Result<(), IcedError> {
-        let (cannot_lock, cannot_extend) = (
-            self.string("postlink: cannot lock a part of profile "),
-            self.string("postlink: cannot extend profile "),
-        );
-        let zero = self.string("");
-        let (len, failures) = (self.config.counters_len, self.failures);
-        let a = &mut self.a;
-        let [mut again, mut got, mut unlimited, mut end] = labels(a);
-        emit! { a;
-            set_label(&mut shards.claim);
-            lea(r12, ptr(cannot_lock));
-            set_label(&mut again);
-            mov(rax, qword_ptr(rbp + CURSOR));
-            inc(qword_ptr(rbp + CURSOR));
-            mov(r8, len);
-            mul(r8);
-            add(rax, PAGE as i32);
-            mov(qword_ptr(rbp + AREA), rax);
-            lea(rdx, ptr(rbp + BUFFER));
-            mov(qword_ptr(rdx), 1); // F_WRLCK, from the beginning of the file
-            mov(qword_ptr(rdx + 8), rax);
-            mov(qword_ptr(rdx + 16), 1);
-            mov(qword_ptr(rdx + 24), 0);
-            mov(edi, r13d);
-            mov(esi, F_OFD_SETLK);
-            mov(eax, call::FCNTL);
-            syscall();
-            test(rax, rax);
-            je(got);
-            cmp(rax, -EAGAIN);
-            je(again);
-            cmp(rax, -EACCES);
-            je(again);
-            jmp(failures.errno);
-
-            set_label(&mut got);
-            lea(r12, ptr(cannot_extend));
-            mov(edi, RLIMIT_FSIZE);
-            lea(rsi, ptr(rbp + BUFFER));
-            mov(eax, call::GETRLIMIT);
-            syscall();
-            mov(r10, len);
-            add(r10, qword_ptr(rbp + AREA));
-            test(rax, rax);
-            jne(unlimited);
-            mov(rax, -i64::from(EFBIG));
-            cmp(qword_ptr(rbp + BUFFER), r10);
-            jb(failures.errno);
-            set_label(&mut unlimited);
-            mov(edi, r13d);
-            mov(esi, FALLOC_FL_KEEP_SIZE);
-            mov(rdx, qword_ptr(rbp + AREA));
-            mov(r10, len);
-            mov(eax, call::FALLOCATE);
-            syscall();
-        }
-        for error in NO_ROOM {
-            a.cmp(rax, -error)?;
-            a.je(failures.errno)?;
-        }
-        emit! { a;
-            mov(edi, r13d);
-            lea(rsi, ptr(rbp + BUFFER));
-            mov(eax, call::FSTAT);
-            syscall();
-            test(rax, rax);
-            js(failures.errno);
-            mov(r10, len);
-            add(r10, qword_ptr(rbp + AREA));
-            cmp(qword_ptr(rbp + (BUFFER + ST_SIZE)), r10);
-            jae(end);
-            mov(edi, r13d);
-            lea(rsi, ptr(zero));
-            mov(edx, 1);
-            dec(r10);
-            mov(eax, call::PWRITE);
-            syscall();
-            test(rax, rax);
-            js(failures.errno);
-            set_label(&mut end);
-            ret();
-        }
-        Ok(())
+        let errno = self.failures.errno;
+        self.a.set_label(&mut shards.claim)?;
+        self.claim_area(Claim {
+            lock: F_WRLCK,
+            cursor: CURSOR,
+            area: AREA,
+            no_lock: errno,
+            no_room: errno,
+        })?;
+        self.a.ret()
     }
 
     fn put_share(&mut self, mut shards: Shards) -> Result<(), IcedError> {

@@ -310,10 +310,13 @@ impl Arch for X86_64 {
     }
 
     fn is_ambiguous(bytes: &[u8]) -> bool {
-        // lahf; mov r,rax; lea rsp,[rsp-128]
+        // lahf; mov r,fs:[0]; mov r,rax; lea rsp,[rsp-128]
         matches!(
             bytes,
-            [0x9f, ..] | [0x48 | 0x49, 0x89, 0xc0..=0xc7, ..] | [0x48, 0x8d, 0x64, 0x24, 0x80, ..]
+            [0x9f, ..]
+                | [0x64, 0x48 | 0x4c, 0x8b, _, 0x25, 0, 0, 0, 0, ..]
+                | [0x48 | 0x49, 0x89, 0xc0..=0xc7, ..]
+                | [0x48, 0x8d, 0x64, 0x24, 0x80, ..]
         )
     }
 
