@@ -904,7 +904,7 @@ pub trait Encode: Decode {
     /// Appends what goes on in old code where an index is of no label that new code has: a [`TableLoad`] (`load`) and
     /// the jump to what it loads (`jump`), as they were. `table`: the register with the base holds another table's
     /// address, and gets that of this one first. Returns false if there is no such form.
-    fn put_label_way_out<T: Copy>(
+    fn put_label_fallback<T: Copy>(
         _out: &mut Code<T>,
         _load: &[u8],
         _jump: &[u8],

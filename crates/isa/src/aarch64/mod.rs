@@ -326,13 +326,13 @@ impl Encode for AArch64 {
         values::put_label_load(out, original, how, wide, table)
     }
 
-    fn put_label_way_out<T: Copy>(
+    fn put_label_fallback<T: Copy>(
         out: &mut Code<T>,
         load: &[u8],
         jump: &[u8],
         table: Option<T>,
     ) -> bool {
-        values::put_label_way_out(out, load, jump, table)
+        values::put_label_fallback(out, load, jump, table)
     }
 
     fn put_table_base<T>(out: &mut Code<T>, original: &[u8], table: T) -> bool {

@@ -313,8 +313,8 @@ pub fn put_label_load<T>(
     true
 }
 
-/// See [`crate::Encode::put_label_way_out`].
-pub fn put_label_way_out<T: Copy>(
+/// See [`crate::Encode::put_label_fallback`].
+pub fn put_label_fallback<T: Copy>(
     out: &mut Code<T>,
     load: &[u8],
     jump: &[u8],

@@ -19,7 +19,7 @@
 //! or three that read a table in new memory, of addresses, or of words that count from the old table where the
 //! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper
 //! is it to form another table's address in the first place ([`super::own_bases`]). A mask may be wider than the
-//! table is long: entries that are no labels lead to code that loads from the old table and jumps ([`WayOut`]), so an
+//! table is long: entries that are no labels lead to code that loads from the old table and jumps ([`Fallback`]), so an
 //! entry too many does no harm there either.
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
@@ -75,16 +75,16 @@ pub struct OwnTable {
     /// It is of labels that no load with another displacement reads; how it is read.
     pub labels: Option<LabelLoad>,
     /// What its entries lead to where an index is of no label, if there are such.
-    pub way_out: Option<WayOut>,
+    pub fallback: Option<Fallback>,
     /// Nothing bounds the index: it is compared with the last entry.
     pub guarded: bool,
     /// Its entries.
     pub entries: Vec<OwnEntry>,
 }
 
-/// Code of its own that loads a label from the old table, and jumps to it.
+/// New code that loads a label from the old table, and jumps to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WayOut {
+pub struct Fallback {
     /// The register that it is loaded into.
     pub to: u8,
     /// The register with the table's address.
@@ -138,7 +138,7 @@ impl OwnTable {
 
     /// Whether it may be in the place of another one of the function's.
     pub fn is_same(&self, other: &OwnTable) -> bool {
-        let key = |t: &OwnTable| (t.table, t.labels, t.width, t.way_out);
+        let key = |t: &OwnTable| (t.table, t.labels, t.width, t.fallback);
         self.labels.is_some() && key(self) == key(other) && self.entries == other.entries
     }
 
@@ -656,7 +656,7 @@ impl<'a, 'd> Search<'a, 'd> {
             width: 4,
             relative: false,
             labels: None,
-            way_out: None,
+            fallback: None,
             guarded,
             entries,
         };
@@ -711,8 +711,8 @@ impl<'a, 'd> Search<'a, 'd> {
             return None;
         }
         let leaves = entries.iter().any(|e| !e.inside);
-        let way_out = self.way_out::<I>((jump, load), shape);
-        if leaves && way_out.is_none() {
+        let fallback = self.fallback::<I>((jump, load), shape);
+        if leaves && fallback.is_none() {
             return None;
         }
         let insn = &self.code.insns[load];
@@ -728,7 +728,7 @@ impl<'a, 'd> Search<'a, 'd> {
             width: if program.refs.fixed { 8 } else { 4 },
             relative: false,
             labels: Some(LabelLoad::Formed),
-            way_out: way_out.filter(|_| leaves),
+            fallback: fallback.filter(|_| leaves),
             guarded: false,
             entries,
         })
@@ -736,7 +736,7 @@ impl<'a, 'd> Search<'a, 'd> {
 
     /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its
     /// registers must hold there what they did.
-    fn way_out<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<WayOut> {
+    fn fallback<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<Fallback> {
         let insns = self.code.insns;
         let (to, base) = (shape.to?, shape.base?);
         let used = 1u32 << to | 1 << base | 1 << shape.index;
@@ -748,8 +748,8 @@ impl<'a, 'd> Search<'a, 'd> {
         let bytes = |k: usize| self.code.bytes(&insns[k]);
         let mut unused: Code<()> = Code::default();
         let fits =
-            straight && I::put_label_way_out(&mut unused, bytes(load), bytes(jump), Some(()));
-        fits.then_some(WayOut {
+            straight && I::put_label_fallback(&mut unused, bytes(load), bytes(jump), Some(()));
+        fits.then_some(Fallback {
             to,
             base,
             index: (shape.index, shape.bits),

@@ -81,8 +81,8 @@ pub struct Emitted {
     pub entry_check: u32,
     /// Where control from outside enters [further blocks](Probes::secondary_checks): block, fragment, offset.
     pub external_entries: Vec<(BlockId, u8, u32)>,
-    /// Ways to old code of tables of labels: the first table that has it, fragment, offset.
-    pub ways_out: Vec<(u32, u8, u32)>,
+    /// Fallbacks of tables of labels: the first table that has it, fragment, offset.
+    pub fallbacks: Vec<(u32, u8, u32)>,
 }
 
 /// Where a branch goes.
@@ -180,15 +180,15 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             order[fragment].push(e.units.len() as u32 - 1);
         }
     }
-    let mut ways_out = Vec::new();
+    let mut fallbacks = Vec::new();
     for (n, table) in cfg.own_tables.iter().enumerate() {
         let shares = |other: &OwnTable| other.is_same(table);
-        if table.way_out.is_none() || cfg.own_tables[..n].iter().any(shares) {
+        if table.fallback.is_none() || cfg.own_tables[..n].iter().any(shares) {
             continue;
         }
-        let unit = e.label_way_out(table, &unit_of)?;
+        let unit = e.label_fallback(table, &unit_of)?;
         order[usize::from(e.units[unit as usize].fragment)].push(unit);
-        ways_out.push((n as u32, unit));
+        fallbacks.push((n as u32, unit));
     }
     e.relax(&order);
     let mut out = Emitted {
@@ -215,7 +215,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             (block, unit.fragment, unit.offset - check)
         })
         .collect();
-    out.ways_out = ways_out
+    out.fallbacks = fallbacks
         .into_iter()
         .map(|(n, unit)| {
             let unit = &e.units[unit as usize];
@@ -713,7 +713,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
     }
 
     /// Code that goes on in old code where a jump's index is of no label.
-    fn label_way_out(&mut self, table: &OwnTable, unit_of: &[u32]) -> Result<u32, Pin> {
+    fn label_fallback(&mut self, table: &OwnTable, unit_of: &[u32]) -> Result<u32, Pin> {
         let elf = self.program.elf;
         let bytes = |at| {
             elf.bytes_at(at, table.len.into())
@@ -728,7 +728,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let begin = self.begin();
         let based = table.labels == Some(LabelLoad::Based);
         let old = based.then_some(Target::Same(table.table));
-        if !I::put_label_way_out(&mut self.temp, load, jump, old) {
+        if !I::put_label_fallback(&mut self.temp, load, jump, old) {
             return Err(Pin::OutOfReach);
         }
         self.spans.push(Span {

@@ -97,14 +97,14 @@ impl OwnTables {
 
 impl Placement {
     /// Where a table of the i-th function leads with an index that is of no label.
-    fn label_way_out(&self, r: &Ready, i: usize, table: &OwnTable) -> Option<OutputAddr> {
-        let ways = r.code.ways_out.iter();
+    fn label_fallback(&self, r: &Ready, i: usize, table: &OwnTable) -> Option<OutputAddr> {
+        let all = r.code.fallbacks.iter();
         let same = |n: u32| {
             r.own_tables
                 .get(n as usize)
                 .is_some_and(|t| t.is_same(table))
         };
-        let (_, fragment, offset) = ways.copied().find(|w| same(w.0))?;
+        let (_, fragment, offset) = all.copied().find(|w| same(w.0))?;
         let start = self.fragments[i].get(usize::from(fragment))?;
         Some(*start + u64::from(offset))
     }
@@ -129,8 +129,8 @@ impl Placement {
                     let value = match entry.block {
                         None if table.relative => return Err(too_far()),
                         None if table.labels.is_some() => {
-                            let out = self.label_way_out(r, i, table).ok_or_else(too_far)?;
-                            out.get().wrapping_sub(base)
+                            let fallback = self.label_fallback(r, i, table).ok_or_else(too_far)?;
+                            fallback.get().wrapping_sub(base)
                         }
                         None => entry.stored,
                         Some(b) => self.block(ready, i, b).get().wrapping_sub(base),

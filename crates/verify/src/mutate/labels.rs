@@ -54,10 +54,10 @@ impl Faults<'_> {
             Kind::LabelEntrySwapped
             | Kind::LabelEntryOff
             | Kind::LabelEntryToOtherFunction
-            | Kind::LabelOutElsewhere
-            | Kind::LabelOutIndex
-            | Kind::LabelOutBase
-            | Kind::LabelOutJump => each.filter_map(|t| self.label_entry(kind, t)).collect(),
+            | Kind::LabelFallbackElsewhere
+            | Kind::LabelFallbackIndex
+            | Kind::LabelFallbackBase
+            | Kind::LabelFallbackJump => each.filter_map(|t| self.label_entry(kind, t)).collect(),
             Kind::LabelTableMoved | Kind::LabelTableWritable => each
                 .filter_map(|t| {
                     let to = match kind {
@@ -243,28 +243,28 @@ impl Faults<'_> {
                 let other = others.find(|f| !f.in_new(table.load.1))?;
                 vec![(place(i), stored(other.new_entry().get())?)]
             }
-            // A way out ends with a load of a label and a jump.
+            // A fallback ends with a load of a label and a jump.
             _ => {
                 let words = |to: u64, k: u64| word(self.output.bytes(to + 4 * k, 4)?);
                 let skip = if t.based { 2 } else { 0 };
-                let leads_out = |i: &usize| {
+                let falls_back = |i: &usize| {
                     let load = entry(*i).and_then(|to| words(to, skip));
                     let jump = entry(*i).and_then(|to| words(to, skip + 1));
                     load.is_some_and(|w| w & 0xffe0_1c00 == 0xf860_1800)
                         && jump.is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000)
                 };
-                let i = entries.find(leads_out)?;
+                let i = entries.find(falls_back)?;
                 let to = entry(i)?;
                 let (k, flipped) = match kind {
-                    Kind::LabelOutElsewhere => {
+                    Kind::LabelFallbackElsewhere => {
                         let place = place(i);
                         let changes = vec![(place, stored(function.new_entry().get())?)];
                         let what = format!("entry {i} of the table at {:#x}", table.new);
                         return Some(Edit { what, changes });
                     }
-                    Kind::LabelOutIndex => (skip, 1 << 16),
-                    Kind::LabelOutBase if t.based => (1, 1 << 13),
-                    Kind::LabelOutJump => (skip + 1, 1 << 5),
+                    Kind::LabelFallbackIndex => (skip, 1 << 16),
+                    Kind::LabelFallbackBase if t.based => (1, 1 << 13),
+                    Kind::LabelFallbackJump => (skip + 1, 1 << 5),
                     _ => return None,
                 };
                 let new = words(to, k)? ^ flipped;

@@ -324,14 +324,14 @@ kinds! {
     LabelEntryOff,
     /// An entry of it leads to another function.
     LabelEntryToOtherFunction,
-    /// An entry that leads out leads to the function's entry.
-    LabelOutElsewhere,
-    /// What leads out takes another index.
-    LabelOutIndex,
+    /// An entry that leads to the fallback leads to the function's entry.
+    LabelFallbackElsewhere,
+    /// The fallback takes another index.
+    LabelFallbackIndex,
     /// It forms another address.
-    LabelOutBase,
+    LabelFallbackBase,
     /// It jumps to another register.
-    LabelOutJump,
+    LabelFallbackJump,
     /// Claims, and what forms its address, say that it begins a page later.
     LabelTableMoved,
     /// They say that it is where the program writes.
@@ -544,10 +544,10 @@ impl Kind {
         Kind::LabelEntrySwapped,
         Kind::LabelEntryOff,
         Kind::LabelEntryToOtherFunction,
-        Kind::LabelOutElsewhere,
-        Kind::LabelOutIndex,
-        Kind::LabelOutBase,
-        Kind::LabelOutJump,
+        Kind::LabelFallbackElsewhere,
+        Kind::LabelFallbackIndex,
+        Kind::LabelFallbackBase,
+        Kind::LabelFallbackJump,
         Kind::LabelTableMoved,
         Kind::LabelTableWritable,
         Kind::LabelTableShort,

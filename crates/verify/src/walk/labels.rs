@@ -8,12 +8,12 @@
 //! |---|---|
 //! | the load | takes the same bits of the same register as an index, and leaves a label in the same register; no other is written |
 //! | the old table | T holds its address; a label in it is in memory that nobody writes once the loader is done |
-//! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or out |
-//! | the way out | loads from the old table as the load did, and jumps as the jump does; there T and the index hold what they did |
+//! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or to the fallback |
+//! | the fallback | loads from the old table as the load did, and jumps as the jump does; there T and the index hold what they did |
 //! | the index | is below the number of entries, in so many bits as are taken |
 //! | the label | is read by the jump, and by nothing else |
 //! | an addition that forms another table's address | left the old table's address in the same register |
-//! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the way out, which forms the old one's; nor does a call find it where it may look |
+//! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the fallback, which forms the old one's; nor does a call find it where it may look |
 //!
 //! So what is in memory where no label is does not matter: it is loaded as ever. A function that handles exceptions
 //! changes no register with a table's address: at landing pads nothing is known.
@@ -36,7 +36,7 @@ const BETWEEN: usize = 64;
 
 /// What an entry leads to where the index is of no label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Out {
+pub(super) struct Fallback {
     at: OutputAddr,
     /// Bytes of it.
     len: u64,
@@ -170,8 +170,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some((_, _, other)) = self.own.published.iter().find(|o| same(o)) {
             let targets = self.own.targets.get(other).cloned().unwrap_or_default();
             self.own.targets.insert(number, targets);
-            if let Some(out) = self.own.ways_out.get(other).copied() {
-                self.own.ways_out.insert(number, out);
+            if let Some(out) = self.own.fallbacks.get(other).copied() {
+                self.own.fallbacks.insert(number, out);
             }
             return Ok(());
         }
@@ -194,9 +194,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 u32_in(to, 4 * i as usize).map(|w| base.wrapping_add_signed((w as i32).into()))
             };
             let to = OutputAddr::new(to.unwrap_or(0));
-            if let Some(out) = self.way_out(table, based, to) {
-                if *self.own.ways_out.entry(number).or_insert(out) != out {
-                    return wrong("entries of a table of labels lead out in different ways");
+            if let Some(out) = self.fallback(table, based, to) {
+                if *self.own.fallbacks.entry(number).or_insert(out) != out {
+                    return wrong("entries of a table of labels have different fallbacks");
                 }
                 continue;
             }
@@ -221,7 +221,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The code at `at` as what loads from the old table and jumps.
-    fn way_out(&self, table: &OwnTable, based: bool, at: OutputAddr) -> Option<Out> {
+    fn fallback(&self, table: &OwnTable, based: bool, at: OutputAddr) -> Option<Fallback> {
         let (bytes, _) = self.new_bytes(at)?;
         let skip = if based { 2 * A::STEP } else { 0 };
         let load = A::table_load(bytes.get(skip..)?)?;
@@ -235,14 +235,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let jumps = matches!(insn.flow, Flow::IndirectJump { .. })
             && A::operand(jump, at.get()).is_some_and(|o| o.0 == Operand::Register(to));
         let kept = load.wide && to != base && to != load.index;
-        (jumps && kept).then_some(Out { at, len, load })
+        (jumps && kept).then_some(Fallback { at, len, load })
     }
 
-    /// Shows that at the jump behind a load of a label the way out finds what the load did: notes where that is.
-    fn judge_way_out(
+    /// Shows that at the jump behind a load of a label the fallback finds what the load did: notes where that is.
+    fn judge_fallback(
         &self,
         (at, next): (OutputAddr, OutputAddr),
-        out: &Out,
+        out: &Fallback,
         load: &TableLoad,
         shown: &mut Shown,
     ) -> Step {
@@ -254,7 +254,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(());
         };
         if out.load != *load {
-            return wrong("what leads out of a table of labels loads something else");
+            return wrong("the fallback of a table of labels loads something else");
         }
         let used = 1u32 << to | 1 << base | 1 << load.index;
         let mut here = next;
@@ -276,17 +276,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                         .is_some_and(|o| o.0 == Operand::Register(to)) =>
                 {
                     let Some(jump) = self.old_of(here) else { break };
-                    shown.ways_out.push((jump, out.at, out.len));
+                    shown.fallbacks.push((jump, out.at, out.len));
                     return Ok(());
                 }
                 _ => break,
             }
         }
-        wrong("what leads out of a table of labels finds other registers than its load did")
+        wrong("the fallback of a table of labels finds other registers than its load did")
     }
 
-    /// Marks a way out, and compares what unwinding says of it: it stands for the jump at `p`.
-    pub(super) fn mark_way_out(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
+    /// Marks a fallback, and compares what unwinding says of it: it stands for the jump at `p`.
+    pub(super) fn mark_fallback(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
         let slot = self.new_bytes(q).map_or(0, |b| b.1);
         if self.s.map.get(slot) == Some(&0) {
             self.mark(q, slot, A::STEP, p)?;
@@ -334,8 +334,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let number = claimed.or_else(|| self.based_on(values, base, wide));
         if let Some(shown) = shown {
             self.judge_label(at, number, &load, values, shown)?;
-            if let Some(out) = number.and_then(|n| self.own.ways_out.get(&n)) {
-                self.judge_way_out((at, at + len), out, &load, shown)?;
+            if let Some(out) = number.and_then(|n| self.own.fallbacks.get(&n)) {
+                self.judge_fallback((at, at + len), out, &load, shown)?;
             }
         }
         match number {
@@ -431,12 +431,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(at + A::STEP as u64)
     }
 
-    /// A jump through a table of labels may lead out, with all registers as they would be but those that hold something
-    /// else for another reason.
-    pub(super) fn lead_out(
+    /// A jump through a table of labels may lead to its fallback, with all registers as they would be but those that
+    /// hold something else for another reason.
+    pub(super) fn fall_back(
         &self,
         at: OutputAddr,
-        out: &Out,
+        out: &Fallback,
         values: &Values,
         shown: Option<&mut Shown>,
     ) -> Step {

@@ -44,7 +44,7 @@
 //! next call, return or other indirect jump (A6); up to there that is shown.
 
 use super::changes::Next;
-use super::labels::Out;
+use super::labels::Fallback;
 use super::no_return;
 use super::pages::Pending;
 use super::values::{Fact, Values};
@@ -79,7 +79,7 @@ pub(super) struct OwnTables {
     /// Tables of labels whose entries were related, and whether registers hold their addresses.
     pub published: Vec<(OwnTable, bool, usize)>,
     /// What entries of theirs lead to that are of no label.
-    pub ways_out: FxHashMap<usize, Out>,
+    pub fallbacks: FxHashMap<usize, Fallback>,
     /// Guards, with their ends.
     guards: FxHashMap<OutputAddr, OutputAddr>,
     /// Inserted code, with its end.
@@ -108,8 +108,8 @@ pub(super) struct Shown {
     jumps: Vec<(OutputAddr, usize)>,
     /// Tables whose loads were judged.
     pub judged: FxHashSet<usize>,
-    /// Ways out of tables of labels, with the old jump and their lengths.
-    pub ways_out: Vec<(InputAddr, OutputAddr, u64)>,
+    /// Fallbacks of tables of labels, with the old jump and their lengths.
+    pub fallbacks: Vec<(InputAddr, OutputAddr, u64)>,
     /// Something foreign is left where it is not looked any further (A6).
     left: bool,
 }
@@ -407,8 +407,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.kept_by_calls = assumed.kept;
         self.out.without_return = assumed.no_return;
         self.out.behind_tables = shown.left;
-        for &(p, q, len) in &shown.ways_out {
-            self.mark_way_out(p, q, len)?;
+        for &(p, q, len) in &shown.fallbacks {
+            self.mark_fallback(p, q, len)?;
         }
         for (q, number) in shown.jumps {
             let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
@@ -694,8 +694,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Flow::IndirectJump { .. } => {
                     match self.through(at, &insn, bytes, &values) {
                         Some(number) => {
-                            if let Some(out) = self.own.ways_out.get(&number) {
-                                self.lead_out(at, out, &values, shown)?;
+                            if let Some(out) = self.own.fallbacks.get(&number) {
+                                self.fall_back(at, out, &values, shown)?;
                             }
                             self.plain(at, bytes, &mut values);
                             let targets = self.own.targets.get(&number).into_iter().flatten();
