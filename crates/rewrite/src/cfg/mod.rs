@@ -22,4 +22,4 @@ mod values;
 pub use build::{Scratch, build};
 pub use graph::*;
 pub use own_bases::OwnBase;
-pub use own_tables::OwnTable;
+pub use own_tables::{Fallback, OwnTable};

@@ -17,10 +17,15 @@
 //!
 //! Labels (addresses in a table) are loaded by one instruction there, and it may be far from the jump. It becomes two
 //! or three that read a table in new memory, of addresses, or of words that count from the old table where the
-//! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper
-//! is it to form another table's address in the first place ([`super::own_bases`]). A mask may be wider than the
-//! table is long: entries that are no labels lead to code that loads from the old table and jumps ([`Fallback`]), so an
-//! entry too many does no harm there either.
+//! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. A label
+//! that is loaded over its index takes another register, one of linkers' stubs ([`LabelLoad::Scratch`]), which must be
+//! dead there. Cheaper is it to form another table's address in the first place ([`super::own_bases`]). A mask may be
+//! wider than the table is long: each entry that is no label leads to code that loads it from the old table and jumps
+//! ([`Fallback`]), so an entry too many does no harm there either.
+//!
+//! A table's address that was on the stack is no constant. But where all other loads of labels of the function read one
+//! table, such a load reads that one, too: in front of it its base is compared with that table's address, and where it
+//! is another, the old load goes on ([`OwnTable::base_guard`]).
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
@@ -74,23 +79,26 @@ pub struct OwnTable {
     pub relative: bool,
     /// It is of labels that no load with another displacement reads; how it is read.
     pub labels: Option<LabelLoad>,
+    /// A register of linkers' stubs that is dead behind the load; where labels are loaded so.
+    pub scratch: Option<u8>,
     /// What its entries lead to where an index is of no label, if there are such.
     pub fallback: Option<Fallback>,
-    /// Nothing bounds the index: it is compared with the last entry.
+    /// Nothing bounds the index: it is compared with the last entry. Or the base is not known: it is compared with the
+    /// old table's address.
     pub guarded: bool,
+    /// The register with the base, if it is compared.
+    pub base_guard: Option<u8>,
     /// Its entries.
     pub entries: Vec<OwnEntry>,
 }
 
-/// New code that loads a label from the old table, and jumps to it.
+/// New code that loads an entry of the old table, and jumps to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallback {
     /// The register that it is loaded into.
     pub to: u8,
-    /// The register with the table's address.
-    pub base: u8,
-    /// The register with the index, and how many of its low bits count.
-    pub index: (u8, u8),
+    /// A register that holds another table's address, and gets the old one's.
+    pub base: Option<u8>,
 }
 
 /// An entry of such a table.
@@ -130,7 +138,7 @@ impl OwnTable {
         match self.labels {
             _ if self.width == 8 => 0,
             Some(LabelLoad::Formed) => self.table,
-            Some(LabelLoad::Based) => own,
+            Some(LabelLoad::Based | LabelLoad::Scratch(_)) => own,
             None if self.relative => own,
             None => self.base,
         }
@@ -138,8 +146,10 @@ impl OwnTable {
 
     /// Whether it may be in the place of another one of the function's.
     pub fn is_same(&self, other: &OwnTable) -> bool {
-        let key = |t: &OwnTable| (t.table, t.labels, t.width, t.fallback);
-        self.labels.is_some() && key(self) == key(other) && self.entries == other.entries
+        // What entries count from, but for where the table is.
+        let key = |t: &OwnTable| (t.table, t.counts_from(0), t.width, t.fallback);
+        let of_labels = self.labels.is_some() && other.labels.is_some();
+        of_labels && key(self) == key(other) && self.entries == other.entries
     }
 
     /// Whether the jump may go on in old code.
@@ -261,7 +271,10 @@ fn is_loaded<I: Isa>(code: &FunctionCode<'_, '_>, table: &OwnTable) -> bool {
     };
     let bytes = code.program.elf.bytes_at(table.load, table.len.into());
     let mut unused: Code<()> = Code::default();
-    bytes.is_some_and(|bytes| I::put_label_load(&mut unused, bytes, how, table.width == 8, ()))
+    let guarded = table.base_guard.is_some();
+    let scratch = matches!(how, LabelLoad::Scratch(_));
+    let loads = |bytes| I::put_label_load(&mut unused, bytes, how, table.width == 8, ());
+    (scratch || !guarded) && bytes.is_some_and(loads)
 }
 
 /// Whether words that count from one place of the file's, or of new memory, reach every other.
@@ -336,6 +349,8 @@ pub(super) struct Search<'a, 'd> {
     entered: Vec<usize>,
     /// By number: a call that does not return.
     is_end: Vec<bool>,
+    /// By number: instructions that form the old tables' addresses all the same, as something else reads them.
+    pub forms_old: FxHashSet<usize>,
     /// By number of a jump through a table that was found: where it leads.
     edges: FxHashMap<usize, Vec<usize>>,
     /// Registers in which the addresses of other tables are formed, with those of the old ones.
@@ -344,6 +359,8 @@ pub(super) struct Search<'a, 'd> {
     pub readers: FxHashSet<usize>,
     /// By number: jumps through tables that may lead to old code, with the registers that hold there what they did.
     pub leaving: FxHashMap<usize, u32>,
+    /// By number: loads whose bases are compared, and that lead to old code with others.
+    pub guarded: FxHashSet<usize>,
 }
 
 /// What data flow says of a load.
@@ -362,6 +379,8 @@ pub(super) struct Bases {
     pub read: FxHashMap<usize, bool>,
     /// Registers of which something else reads what they hold.
     pub spoilt: u32,
+    /// Additions right in front of something that reads what they form.
+    pub read_otherwise: FxHashSet<usize>,
 }
 
 /// What data flow says.
@@ -411,10 +430,12 @@ impl<'a, 'd> Search<'a, 'd> {
                 .iter()
                 .filter_map(|a| index.get(a).copied())
                 .collect(),
+            forms_old: FxHashSet::default(),
             edges: FxHashMap::default(),
             based: FxHashSet::default(),
             readers: FxHashSet::default(),
             leaving: FxHashMap::default(),
+            guarded: FxHashSet::default(),
             index,
             is_leader,
             code,
@@ -456,18 +477,21 @@ impl<'a, 'd> Search<'a, 'd> {
             *users.entry(load).or_default() += 1;
         }
         let mut found: Vec<(usize, u32, u64, u64)> = Vec::new();
+        let mut unknown: Vec<(usize, u32, u64)> = Vec::new();
         for (jump, (load, base)) in jumps() {
-            let seen = facts.seen.get(&load).and_then(|s| s.base);
-            if let Some(seen) = seen
-                && users.get(&load) == Some(&1)
-                && !facts.spoilt.contains(&load)
-            {
-                let disp = match self.loads[load as usize].1 {
-                    Form::Load(load) => load.disp,
-                    Form::Jump(_) => 0,
-                };
-                let table = seen.wrapping_add(disp);
-                found.push((jump, load, base, table));
+            let Some(seen) = facts.seen.get(&load) else {
+                continue;
+            };
+            if users.get(&load) != Some(&1) || facts.spoilt.contains(&load) {
+                continue;
+            }
+            let disp = match self.loads[load as usize].1 {
+                Form::Load(load) => load.disp,
+                Form::Jump(_) => 0,
+            };
+            match seen.base {
+                Some(seen) => found.push((jump, load, base, seen.wrapping_add(disp))),
+                None => unknown.push((jump, load, seen.most)),
             }
         }
         found.sort_unstable();
@@ -482,7 +506,44 @@ impl<'a, 'd> Search<'a, 'd> {
                 &starts,
             )
         });
-        tables.collect()
+        let mut tables: Vec<OwnTable> = tables.collect();
+        unknown.sort_unstable();
+        tables.extend(self.guarded_tables::<I>(&unknown, &tables));
+        tables.sort_by_key(|t| t.jump);
+        tables
+    }
+
+    /// Tables of labels of loads whose base is not known, as it was on the stack: the one that all others read.
+    fn guarded_tables<I: Isa>(
+        &self,
+        unknown: &[(usize, u32, u64)],
+        tables: &[OwnTable],
+    ) -> Vec<OwnTable> {
+        let mut of_labels = tables.iter().filter(|t| t.labels.is_some());
+        let Some(table) = of_labels.next().map(|t| t.table) else {
+            return Vec::new();
+        };
+        if of_labels.any(|t| t.table != table) {
+            return Vec::new();
+        }
+        let program = self.code.program;
+        let guarded = unknown.iter().filter_map(|&(jump, load, most)| {
+            let (at, form) = self.loads[load as usize];
+            let Form::Load(shape) = form else {
+                return None;
+            };
+            let insn = &self.code.insns[at];
+            let enters = shape.width == 8
+                && !program.may_be_overwritten(insn.addr)
+                && !program.is_far::<I>(insn.addr);
+            let enters = enters.then_some((table, most))?;
+            let found = self.labels::<I>((jump, at), shape, enters, true)?;
+            let mut unused: Code<()> = Code::default();
+            let base = found.base_guard?;
+            let fits = I::put_base_guard(&mut unused, base, found.scratch?, (), ());
+            fits.then_some(found)
+        });
+        guarded.collect()
     }
 
     /// Registers and flags that a jump through a table of its own leaves otherwise than through the old one: what is
@@ -589,7 +650,7 @@ impl<'a, 'd> Search<'a, 'd> {
             && shape.width == 8
             && I::HAS_LABEL_LOADS
         {
-            return self.labels::<I>((jump, at), shape, table, most);
+            return self.labels::<I>((jump, at), shape, (table, most), false);
         }
         let elf = self.code.program.elf;
         let (_, section) = elf.section_at(table)?;
@@ -656,8 +717,10 @@ impl<'a, 'd> Search<'a, 'd> {
             width: 4,
             relative: false,
             labels: None,
+            scratch: None,
             fallback: None,
             guarded,
+            base_guard: None,
             entries,
         };
         match form {
@@ -680,12 +743,13 @@ impl<'a, 'd> Search<'a, 'd> {
     }
 
     /// A table of labels that a load reads which has no displacement: instruction `load`, for that at `jump`.
+    /// `guarded`: its base is not known, and is compared.
     fn labels<I: Isa>(
         &self,
         (jump, load): (usize, usize),
         shape: TableLoad,
-        table: u64,
-        most: u64,
+        (table, most): (u64, u64),
+        guarded: bool,
     ) -> Option<OwnTable> {
         let program = self.code.program;
         if most >= ENTRIES {
@@ -712,10 +776,21 @@ impl<'a, 'd> Search<'a, 'd> {
         }
         let leaves = entries.iter().any(|e| !e.inside);
         let fallback = self.fallback::<I>((jump, load), shape);
-        if leaves && fallback.is_none() {
+        // The entries of the old table that fallbacks load are where a load can have them.
+        if leaves && (fallback.is_none() || !table.is_multiple_of(8)) {
             return None;
         }
         let insn = &self.code.insns[load];
+        let bytes = self.code.bytes(insn);
+        let scratch = self.scratch::<I>(load, leaves || guarded);
+        let width = if program.refs.fixed { 8 } else { 4 };
+        let fits = |how: &LabelLoad| {
+            let mut unused: Code<()> = Code::default();
+            I::put_label_load(&mut unused, bytes, *how, width == 8, ())
+        };
+        let scratch = scratch.filter(|register| fits(&LabelLoad::Scratch(*register)));
+        let formed = Some(LabelLoad::Formed).filter(|how| !guarded && fits(how));
+        let labels = formed.or(scratch.map(LabelLoad::Scratch));
         Some(OwnTable {
             load: insn.addr,
             len: insn.len,
@@ -725,35 +800,62 @@ impl<'a, 'd> Search<'a, 'd> {
             lead: 0,
             table,
             base: 0,
-            width: if program.refs.fixed { 8 } else { 4 },
+            width,
             relative: false,
-            labels: Some(LabelLoad::Formed),
+            // It may be that its base can hold another table's address.
+            labels: labels.or(Some(LabelLoad::Formed)),
+            scratch,
             fallback: fallback.filter(|_| leaves),
-            guarded: false,
+            guarded,
+            base_guard: shape.base.filter(|_| guarded),
             entries,
         })
     }
 
-    /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its
-    /// registers must hold there what they did.
+    /// A register of linkers' stubs that nothing reads behind a load before it is overwritten; with `leaves`, in which
+    /// nothing is where old code goes on, as no instruction of the function has to do with it.
+    fn scratch<I: Isa>(&self, load: usize, leaves: bool) -> Option<u8> {
+        let code = self.code;
+        let compiled = |range: &(u64, u64)| {
+            let piece = code.program.piece_at(range.0);
+            piece.is_some_and(|piece| piece.fde.is_some())
+        };
+        if !code.ranges.iter().all(compiled) {
+            return None;
+        }
+        let has_to_do = |i: &Insn, set: RegSet| {
+            let effects = I::effects(code.bytes(i), i);
+            let calls = matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall);
+            effects.reads.meets(set) || !calls && effects.kills.meets(set)
+        };
+        let registers = (0..32u8).filter(|r| I::STUB_SCRATCH.meets(RegSet(1 << r)));
+        let mut registers = registers.map(|r| (r, RegSet(1 << r)));
+        let untouched = |set: RegSet| !code.insns.iter().any(|i| has_to_do(i, set));
+        let untouched = registers.clone().find(|(_, set)| untouched(*set));
+        let dead = |set: RegSet| {
+            let next = self.code.insns.get(load + 1);
+            let straight = next.is_some_and(|n| n.addr == self.code.insns[load].end());
+            !leaves && straight && !self.may_read::<I>(load + 1, set)
+        };
+        let found = untouched.or_else(|| registers.find(|(_, set)| dead(*set)));
+        found.map(|f| f.0)
+    }
+
+    /// What goes on in old code where an index is of no label: the entry is loaded again, and jumped to as there.
     fn fallback<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<Fallback> {
         let insns = self.code.insns;
-        let (to, base) = (shape.to?, shape.base?);
-        let used = 1u32 << to | 1 << base | 1 << shape.index;
+        let to = shape.to?;
         let between = load + 1..jump;
         let straight = load < jump
             && (load..jump).all(|k| insns[k + 1].addr == insns[k].end() && !self.is_leader[k + 1])
             && between.clone().all(|k| insns[k].flow == Flow::Next)
-            && between.clone().all(|k| self.values[k].writes & used == 0);
-        let bytes = |k: usize| self.code.bytes(&insns[k]);
+            && between
+                .clone()
+                .all(|k| self.values[k].writes >> to & 1 == 0);
+        let jumps = I::jump_register(self.code.bytes(&insns[jump]), &insns[jump]) == Some(to);
         let mut unused: Code<()> = Code::default();
-        let fits =
-            straight && I::put_label_fallback(&mut unused, bytes(load), bytes(jump), Some(()));
-        fits.then_some(Fallback {
-            to,
-            base,
-            index: (shape.index, shape.bits),
-        })
+        let fits = straight && jumps && I::put_label_fallback(&mut unused, to, (), None);
+        fits.then_some(Fallback { to, base: None })
     }
 
     /// Data flow with these edges beside those of direct jumps.
@@ -903,11 +1005,11 @@ impl<'a, 'd> Search<'a, 'd> {
 
     /// The register in which instruction `k` has left the address of a table, after it, if that is to be another's.
     fn formed(&self, k: usize, state: &State) -> Option<(u8, u64)> {
-        if self.based.is_empty() {
+        if self.based.is_empty() || self.forms_old.contains(&k) {
             return None;
         }
         match self.values[k].sets {
-            Some(Sets::Sum { to, .. }) => match state.get(to).what {
+            Some(Sets::Sum { to, .. } | Sets::Address { to, .. }) => match state.get(to).what {
                 What::Address(a) => self.based.contains(&(to, a)).then_some((to, a)),
                 _ => None,
             },
@@ -1016,7 +1118,7 @@ impl<'a, 'd> Search<'a, 'd> {
                 .is_some_and(|n| n.addr == insn.end())
         };
         let looked_at = match insn.flow {
-            Flow::Next if insn.traits.system_call => u32::MAX,
+            Flow::Next if insn.traits.system_call || self.guarded.contains(&k) => u32::MAX,
             Flow::Next if goes_on() => reads() & !allowed,
             Flow::CondJump { target, .. } | Flow::ShortCond { target }
                 if inside(target) && goes_on() =>
@@ -1032,7 +1134,28 @@ impl<'a, 'd> Search<'a, 'd> {
             }
             _ => u32::MAX,
         };
-        bases.spoilt |= state.based & looked_at;
+        for register in (0..32u8).filter(|r| (state.based & looked_at) >> r & 1 != 0) {
+            match self.formed_before(k, register) {
+                Some(addition) => {
+                    bases.read_otherwise.insert(addition);
+                }
+                None => bases.spoilt |= 1 << register,
+            }
+        }
+    }
+
+    /// The instruction in the straight code in front of instruction `k` that forms what a register holds there.
+    fn formed_before(&self, k: usize, register: u8) -> Option<usize> {
+        let insns = self.code.insns;
+        let straight = |i: &usize| {
+            let (insn, next) = (&insns[*i], &insns[*i + 1]);
+            insn.flow == Flow::Next && next.addr == insn.end() && !self.is_leader[*i + 1]
+        };
+        let mut before = (0..k).rev().take_while(straight);
+        let last = before.find(|i| self.values[*i].writes >> register & 1 != 0)?;
+        let sets = self.values[last].sets.filter(|s| s.to() == register);
+        sets.filter(|s| matches!(s, Sets::Sum { .. } | Sets::Address { .. }))
+            .map(|_| last)
     }
 
     /// Notes loads whose results another instruction reads than the addition and the jump.

@@ -326,8 +326,8 @@ kinds! {
     LabelEntryToOtherFunction,
     /// An entry that leads to the fallback leads to the function's entry.
     LabelFallbackElsewhere,
-    /// The fallback takes another index.
-    LabelFallbackIndex,
+    /// The fallback loads another entry of the old table.
+    LabelFallbackEntry,
     /// It forms another address.
     LabelFallbackBase,
     /// It jumps to another register.
@@ -356,6 +356,18 @@ kinds! {
     LabelSumElsewhere,
     /// The sum is in another register.
     LabelRegister,
+    /// The address of a table is formed in a register that holds something.
+    LabelScratchRegister,
+    /// A guard of a table's address lets everything pass.
+    LabelGuardLost,
+    /// It looks at another register.
+    LabelGuardRegister,
+    /// It compares with another address.
+    LabelGuardTable,
+    /// It leads elsewhere.
+    LabelGuardTarget,
+    /// The claim does not name it.
+    LabelGuardUnclaimed,
     /// A table's address is the old one's again, where loads of labels read it.
     LabelBaseLost,
     /// It is another page's.
@@ -545,7 +557,7 @@ impl Kind {
         Kind::LabelEntryOff,
         Kind::LabelEntryToOtherFunction,
         Kind::LabelFallbackElsewhere,
-        Kind::LabelFallbackIndex,
+        Kind::LabelFallbackEntry,
         Kind::LabelFallbackBase,
         Kind::LabelFallbackJump,
         Kind::LabelTableMoved,
@@ -560,6 +572,12 @@ impl Kind {
         Kind::LabelSumOff,
         Kind::LabelSumElsewhere,
         Kind::LabelRegister,
+        Kind::LabelScratchRegister,
+        Kind::LabelGuardLost,
+        Kind::LabelGuardRegister,
+        Kind::LabelGuardTable,
+        Kind::LabelGuardTarget,
+        Kind::LabelGuardUnclaimed,
         Kind::LabelBaseLost,
         Kind::LabelBaseOff,
         Kind::LabelBaseRegister,
