@@ -66,11 +66,13 @@ pub(super) fn find<I: Isa>(
         let leaving = tables
             .iter()
             .filter(|t| t.entries.iter().any(|e| !e.inside));
-        let jumps = leaving.filter_map(|t| {
+        for t in leaving {
             let register = of_load(t.load).map_or(0, |r| 1 << r.base.0);
-            Some((code.index_of(t.jump)?, register))
-        });
-        search.leaving = jumps.collect();
+            if let Some(jump) = code.index_of(t.jump) {
+                // Two loads may lead there.
+                *search.leaving.entry(jump).or_insert(u32::MAX) &= register;
+            }
+        }
         let guarded = tables.iter().filter(|t| t.guarded);
         search.guarded = guarded.filter_map(|t| code.index_of(t.load)).collect();
         search.forms_old.clone_from(&forms_old);

@@ -41,6 +41,7 @@ use postlink_isa::{Code, Flow, Insn, Isa, LabelLoad, RegSet, Sets, TableJump, Ta
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::FunctionCode;
+use super::explained::JumpReason;
 use super::own_bases::{self, OwnBase};
 use super::values::{State, What};
 
@@ -52,6 +53,8 @@ const ROUNDS: usize = 8;
 const OFTEN: u32 = 24;
 /// In a program of this size the words of a table that counts from itself reach everything.
 const REACH: u64 = 1 << 30;
+/// Between a load of a label and its jump are not more instructions.
+const BETWEEN: usize = 60;
 /// A jump through a table that is encoded again has no more instructions than this.
 const LONGEST: usize = 6;
 /// A jump table of its own.
@@ -206,18 +209,7 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
     if code.program.refs.kept || !code.insns.iter().any(jumps) {
         return nothing();
     }
-    let of_labels = code.program.refs.fixed || I::HAS_LABEL_LOADS && is_near(code);
-    let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
-        .filter_map(|k| {
-            let insn = &code.insns[k];
-            let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
-            let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
-            // The loader makes addresses of a program that is not at a fixed one.
-            (load.width == 4 && load.to.is_some() || load.width == 8 && of_labels)
-                .then_some((k, Form::Load(load)))
-        })
-        .collect();
-    loads.extend(table_jumps::<I>(code));
+    let mut loads = loads::<I>(code);
     if loads.is_empty() {
         return nothing();
     }
@@ -244,9 +236,14 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
     // What cannot be loaded is not found any more, so others may not be either.
     loop {
         let bases = own_bases::find::<I>(code, &loads, &mut tables);
+        // Of two loads that lead to one jump, both read the same.
+        let differs = |t: &OwnTable| {
+            let mut same_jump = tables.iter().filter(|other| other.jump == t.jump);
+            t.labels.is_some() && same_jump.any(|other| !other.is_same(t))
+        };
         let lost: FxHashSet<u64> = tables
             .iter()
-            .filter(|t| !is_loaded::<I>(code, t))
+            .filter(|t| !is_loaded::<I>(code, t) || differs(t))
             .map(|t| t.load)
             .collect();
         // Where a jump goes on in old code, control comes back at labels, where nothing is known.
@@ -262,6 +259,42 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
         loads.retain(|l| !lost.contains(&code.insns[l.0].addr));
         tables = settled::<I>(code, loads.clone());
     }
+}
+
+/// What may load an entry of a table, or is straight code that goes through one.
+fn loads<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<(usize, Form)> {
+    let of_labels = code.program.refs.fixed || I::HAS_LABEL_LOADS && is_near(code);
+    let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
+        .filter_map(|k| {
+            let insn = &code.insns[k];
+            let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
+            let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
+            // The loader makes addresses of a program that is not at a fixed one.
+            (load.width == 4 && load.to.is_some() || load.width == 8 && of_labels)
+                .then_some((k, Form::Load(load)))
+        })
+        .collect();
+    loads.extend(table_jumps::<I>(code));
+    loads
+}
+
+/// Why indirect jumps have no table of their own: by address of the jump, ascending.
+pub(super) fn reasons<I: Isa>(
+    code: &FunctionCode<'_, '_>,
+    tables: &[OwnTable],
+) -> Vec<(u64, JumpReason)> {
+    let mut search = Search::new::<I>(code, loads::<I>(code));
+    let edges = search.edges_of(tables);
+    let facts = search.flow::<I>(&edges);
+    search.edges = edges;
+    let is_own = |at: u64| tables.iter().any(|t| t.jump == at);
+    let jumps = (0..code.insns.len()).filter(|k| {
+        let insn = &code.insns[*k];
+        insn.flow == Flow::IndirectJump && !is_own(insn.addr)
+    });
+    jumps
+        .map(|k| (code.insns[k].addr, search.reason::<I>(k, &facts)))
+        .collect()
 }
 
 /// Whether there is code that loads an entry of a table.
@@ -322,7 +355,11 @@ fn settled<I: Isa>(code: &FunctionCode<'_, '_>, loads: Vec<(usize, Form)>) -> Ve
         let settled = found == tables;
         tables = if round + 1 == ROUNDS {
             // What is found under more assumptions than are left holds.
-            found.into_iter().filter(|t| tables.contains(t)).collect()
+            let left = |t: &OwnTable| {
+                let mut same_jump = found.iter().filter(|other| other.jump == t.jump);
+                same_jump.all(|other| tables.contains(other))
+            };
+            found.iter().filter(|t| left(t)).cloned().collect()
         } else {
             found
         };
@@ -370,6 +407,21 @@ struct Seen {
     most: u64,
 }
 
+/// The loads of what a jump goes to, and the base that was added.
+#[derive(Clone, Copy)]
+struct Through {
+    load: u32,
+    /// There are two loads of labels that lead to it.
+    other: Option<u32>,
+    base: u64,
+}
+
+impl Through {
+    fn loads(self) -> impl Iterator<Item = u32> {
+        [Some(self.load), self.other].into_iter().flatten()
+    }
+}
+
 /// What data flow says of registers that hold the addresses of other tables ([`own_bases`]).
 #[derive(Default)]
 pub(super) struct Bases {
@@ -388,8 +440,8 @@ pub(super) struct Bases {
 struct Facts {
     /// By load.
     seen: FxHashMap<u32, Seen>,
-    /// By instruction: the load and base of a jump through a table.
-    jumps: FxHashMap<usize, Option<(u32, u64)>>,
+    /// By instruction: what a jump goes through, if that is a table.
+    jumps: FxHashMap<usize, Option<Through>>,
     /// Loads whose results, or the sums made of them, something else reads.
     spoilt: Vec<u32>,
     bases: Bases,
@@ -473,25 +525,40 @@ impl<'a, 'd> Search<'a, 'd> {
         self.edges = edges;
         let mut users: FxHashMap<u32, u32> = FxHashMap::default();
         let jumps = || facts.jumps.iter().filter_map(|(k, j)| Some((*k, (*j)?)));
-        for (_, (load, _)) in jumps() {
-            *users.entry(load).or_default() += 1;
+        for (_, through) in jumps() {
+            for load in through.loads() {
+                *users.entry(load).or_default() += 1;
+            }
         }
         let mut found: Vec<(usize, u32, u64, u64)> = Vec::new();
         let mut unknown: Vec<(usize, u32, u64)> = Vec::new();
-        for (jump, (load, base)) in jumps() {
-            let Some(seen) = facts.seen.get(&load) else {
+        for (jump, through) in jumps() {
+            let free = |load| users.get(&load) == Some(&1) && !facts.spoilt.contains(&load);
+            let Some(seen) = facts
+                .seen
+                .get(&through.load)
+                .filter(|_| through.loads().all(free))
+            else {
                 continue;
             };
-            if users.get(&load) != Some(&1) || facts.spoilt.contains(&load) {
+            let alike = |load: u32| {
+                let other = facts.seen.get(&load);
+                let labels = self.loads[load as usize].1.width() == 8 && I::HAS_LABEL_LOADS;
+                labels && other.is_some_and(|o| (o.base, o.most) == (seen.base, seen.most))
+            };
+            if !through.other.is_none_or(alike) {
                 continue;
             }
-            let disp = match self.loads[load as usize].1 {
-                Form::Load(load) => load.disp,
-                Form::Jump(_) => 0,
-            };
-            match seen.base {
-                Some(seen) => found.push((jump, load, base, seen.wrapping_add(disp))),
-                None => unknown.push((jump, load, seen.most)),
+            for load in through.loads() {
+                let disp = match self.loads[load as usize].1 {
+                    Form::Load(load) => load.disp,
+                    Form::Jump(_) => 0,
+                };
+                match seen.base {
+                    Some(seen) => found.push((jump, load, through.base, seen.wrapping_add(disp))),
+                    None if through.other.is_none() => unknown.push((jump, load, seen.most)),
+                    None => {}
+                }
             }
         }
         found.sort_unstable();
@@ -507,6 +574,12 @@ impl<'a, 'd> Search<'a, 'd> {
             )
         });
         let mut tables: Vec<OwnTable> = tables.collect();
+        // Both loads that lead to a jump have a table, or none.
+        let pairs = jumps().filter(|j| j.1.other.is_some());
+        let pairs: Vec<u64> = pairs.map(|j| self.code.insns[j.0].addr).collect();
+        let both = |jump: u64| tables.iter().filter(|t| t.jump == jump).count() == 2;
+        let alone: Vec<u64> = pairs.into_iter().filter(|jump| !both(*jump)).collect();
+        tables.retain(|t| !alone.contains(&t.jump));
         unknown.sort_unstable();
         tables.extend(self.guarded_tables::<I>(&unknown, &tables));
         tables.sort_by_key(|t| t.jump);
@@ -632,6 +705,71 @@ impl<'a, 'd> Search<'a, 'd> {
             }
         }
         false
+    }
+
+    /// Why the jump at instruction `k` has no table of its own.
+    fn reason<I: Isa>(&self, k: usize, facts: &Facts) -> JumpReason {
+        use postlink_elf::raw::SHF_WRITE;
+        let insn = &self.code.insns[k];
+        if I::HAS_LABEL_LOADS && (!is_near(self.code) || self.code.program.is_far::<I>(insn.addr)) {
+            return JumpReason::TooFar;
+        }
+        // A jump that a load leads to, but of which no base is known, is one of a table.
+        let through = facts.jumps.get(&k).copied();
+        let Some(Through { load, base, .. }) = through.flatten() else {
+            return match self.table_jump_before(k) {
+                Some(first) if self.whole_jump(first).is_some() => JumpReason::BaseUnknown,
+                Some(_) => JumpReason::EnteredBetween,
+                None if through.is_none() => JumpReason::NotReached,
+                None => JumpReason::NoTable,
+            };
+        };
+        let Some(mut seen) = facts.seen.get(&load).copied() else {
+            return JumpReason::NoTable;
+        };
+        // Two loads may lead to it.
+        let loads = through.flatten().into_iter().flat_map(Through::loads);
+        for other in loads.filter_map(|load| facts.seen.get(&load)) {
+            seen.base = seen.base.filter(|base| other.base == Some(*base));
+            seen.most = seen.most.max(other.most);
+        }
+        let jumps = facts.jumps.values().flatten();
+        let leads = |j: &&Through| j.loads().any(|l| l == load);
+        if facts.spoilt.contains(&load) || jumps.filter(leads).count() > 1 {
+            return JumpReason::EntryReadElsewhere;
+        }
+        let form = self.loads[load as usize].1;
+        let disp = match form {
+            Form::Load(load) => load.disp,
+            Form::Jump(_) => 0,
+        };
+        let Some(table) = seen.base.map(|base| base.wrapping_add(disp)) else {
+            return JumpReason::BaseUnknown;
+        };
+        let section = self.code.program.elf.section_at(table).map(|s| s.1);
+        let of_labels = form.width() == 8 && I::HAS_LABEL_LOADS;
+        if section.is_none_or(|s| !of_labels && s.flags & SHF_WRITE != 0) {
+            return JumpReason::TableWritable;
+        }
+        let room = section.map_or(0, |s| (s.end() - table) / form.width());
+        if seen.most >= ENTRIES.min(if of_labels { ENTRIES } else { room }) {
+            return JumpReason::IndexUnbounded;
+        }
+        match self.table::<I>(k, load, base, table, seen.most, &[]) {
+            Some(found) if is_loaded::<I>(self.code, &found) => JumpReason::OtherJump,
+            Some(_) => JumpReason::NoRegister,
+            None => JumpReason::EntryNotFollowed,
+        }
+    }
+
+    /// Where straight code begins that goes through a table and ends with that jump.
+    fn table_jump_before(&self, k: usize) -> Option<usize> {
+        let ends = |form: &Form, first: usize| match form {
+            Form::Jump(jump) => first + usize::from(jump.count) - 1 == k,
+            Form::Load(_) => false,
+        };
+        let found = self.loads.iter().find(|(first, form)| ends(form, *first));
+        found.map(|l| l.0)
     }
 
     /// Reads a table.
@@ -845,13 +983,17 @@ impl<'a, 'd> Search<'a, 'd> {
     fn fallback<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<Fallback> {
         let insns = self.code.insns;
         let to = shape.to?;
-        let between = load + 1..jump;
-        let straight = load < jump
-            && (load..jump).all(|k| insns[k + 1].addr == insns[k].end() && !self.is_leader[k + 1])
-            && between.clone().all(|k| insns[k].flow == Flow::Next)
-            && between
-                .clone()
-                .all(|k| self.values[k].writes >> to & 1 == 0);
+        // From the load to the jump, over direct jumps as well.
+        let next = |k: usize| match insns[k].flow {
+            Flow::Next if k == load || self.values[k].writes >> to & 1 == 0 => {
+                let on = k + 1 < insns.len() && insns[k + 1].addr == insns[k].end();
+                on.then_some(k + 1)
+            }
+            Flow::Jump { target } => self.index.get(&target).copied(),
+            _ => None,
+        };
+        let mut path = std::iter::successors(Some(load), |k| next(*k)).take(BETWEEN);
+        let straight = path.any(|k| k == jump);
         let jumps = I::jump_register(self.code.bytes(&insns[jump]), &insns[jump]) == Some(to);
         let mut unused: Code<()> = Code::default();
         let fits = straight && jumps && I::put_label_fallback(&mut unused, to, (), None);
@@ -1050,7 +1192,11 @@ impl<'a, 'd> Search<'a, 'd> {
             let most = state.get(shape.index).most_of(shape.bits);
             let load = self.load_at[&k];
             facts.seen.insert(load, Seen { base, most });
-            let through = base.map(|table| (load, shape.anchor.unwrap_or(table)));
+            let through = base.map(|table| Through {
+                load,
+                other: None,
+                base: shape.anchor.unwrap_or(table),
+            });
             facts.jumps.insert(jump, through);
         } else if let Some(load) = self.load_at.get(&k)
             && let Form::Load(shape) = self.loads[*load as usize].1
@@ -1063,17 +1209,21 @@ impl<'a, 'd> Search<'a, 'd> {
             let most = state.get(shape.index).most_of(shape.bits);
             facts.seen.insert(*load, Seen { base, most });
             if shape.to.is_none() {
-                facts.jumps.insert(k, Some((*load, 0)));
+                let (load, other, base) = (*load, None, 0);
+                facts.jumps.insert(k, Some(Through { load, other, base }));
             }
         } else if insn.flow == Flow::IndirectJump {
             let register = I::jump_register(self.code.bytes(insn), insn);
+            let of_addresses = |load: u32| self.loads[load as usize].1.width() == 8;
             let through = match register.map(|r| state.get(r).what) {
-                Some(What::Target(load, base)) => Some((load, base)),
-                Some(What::Entry(load)) if self.loads[load as usize].1.width() == 8 => {
-                    Some((load, 0))
+                Some(What::Target(load, base)) => Some((load, None, base)),
+                Some(What::Entry(load)) if of_addresses(load) => Some((load, None, 0)),
+                Some(What::Either(a, b)) if of_addresses(a) && of_addresses(b) => {
+                    Some((a, Some(b), 0))
                 }
                 _ => None,
             };
+            let through = through.map(|(load, other, base)| Through { load, other, base });
             facts.jumps.insert(k, through);
         }
         self.note_reads::<I>(k, state, facts);
@@ -1162,10 +1312,11 @@ impl<'a, 'd> Search<'a, 'd> {
     fn note_reads<I: Isa>(&self, k: usize, state: &State, facts: &mut Facts) {
         let insn = &self.code.insns[k];
         let of = |register: u8| match state.get(register).what {
-            What::Entry(load) | What::Target(load, _) => Some(load),
-            _ => None,
+            What::Entry(load) | What::Target(load, _) => [Some(load), None],
+            What::Either(a, b) => [Some(a), Some(b)],
+            _ => [None; 2],
         };
-        if (0..32).all(|r| of(r).is_none())
+        if (0..32).all(|r| of(r) == [None; 2])
             || insn.flow != Flow::Next
             || self.sum::<I>(k, state).is_some()
         {
@@ -1173,8 +1324,8 @@ impl<'a, 'd> Search<'a, 'd> {
         }
         let RegSet(reads) = I::effects(self.code.bytes(insn), insn).reads;
         for register in 0..32u8 {
-            if let Some(load) = of(register).filter(|_| reads >> register & 1 != 0) {
-                facts.spoilt.push(load);
+            if reads >> register & 1 != 0 {
+                facts.spoilt.extend(of(register).into_iter().flatten());
             }
         }
     }

@@ -13,7 +13,7 @@
 //! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or to its fallback |
 //! | its fallback | loads this entry of the old table into the register with the label, and jumps to it; it may form the old table's address in a register that holds another's in its place, and in no other |
 //! | the index | is below the number of entries, in so many bits as are taken |
-//! | the label | is read by the jump, and by nothing else |
+//! | the label | is read by the jump, and by nothing else; where two loads lead to one jump, they read the same table |
 //! | an instruction that forms another table's address | left the old table's address in the same register |
 //! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the fallback, which forms the old one's; nor does a call find it where it may look |
 //!
@@ -283,6 +283,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let written = A::leaves(bytes, here.get()).writes >> fallback.to & 1 != 0;
             match insn.flow {
                 Flow::Next | Flow::Nothing if !written => here += u64::from(insn.len),
+                Flow::Jump(target) if self.f.in_new(OutputAddr::new(target)) => {
+                    here = OutputAddr::new(target);
+                }
                 Flow::IndirectJump { .. }
                     if A::operand(own, here.get())
                         .is_some_and(|o| o.0 == Operand::Register(fallback.to)) =>
@@ -354,12 +357,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some(register) = scratch {
             values.lose_foreign(1 << register);
         }
-        match number {
+        // Several loads that have one table lead to one jump.
+        match number.map(|number| self.first_of(number)) {
             Some(number) if wide => values.put_foreign(to, Fact::Entry(number)),
             Some(number) => values.put_foreign(to, Fact::Target(number)),
             None => values.lose_foreign(1 << to),
         }
         Ok(Some(at + len))
+    }
+
+    /// The first table of labels that is the same, and whose entries lead to the same.
+    fn first_of(&self, number: usize) -> usize {
+        // A guarded load has a jump of its own, of which that is told.
+        let Some(table) = self.f.tables.get(number).filter(|t| !t.guarded) else {
+            return number;
+        };
+        let fallback = |n: usize| self.own.fallbacks.get(&n);
+        let targets = |n: usize| self.own.targets.get(&n);
+        let same = |other: &&(OwnTable, bool, usize)| {
+            (other.0.key(), other.0.new) == (table.key(), table.new)
+                && (targets(other.2), fallback(other.2)) == (targets(number), fallback(number))
+        };
+        let found = self.own.published.iter().find(same);
+        found.map_or(number, |other| other.2)
     }
 
     /// The load of a label that an instruction of new code stands for.
