@@ -431,6 +431,8 @@ pub enum LabelLoad {
     Formed,
     /// The register with the base holds the address of the table of new code's own.
     Based,
+    /// In the place of the load the table's address is formed in this other register, which nothing reads behind it.
+    Scratch(u8),
 }
 
 /// Straight code that ends with a jump through a table of distances, and that may be encoded again as one through a
@@ -997,20 +999,33 @@ pub trait Encode: Decode {
         false
     }
 
-    /// Appends what goes on in old code where an index is of no label that new code has: a [`TableLoad`] (`load`) and
-    /// the jump to what it loads (`jump`), as they were. `table`: the register with the base holds another table's
-    /// address, and gets that of this one first. Returns false if there is no such form.
-    fn put_label_way_out<T: Copy>(
+    /// Appends what goes on in old code where an index is of no label that new code has: a load of the old table's
+    /// entry (`entry`) into a register (`to`), and a jump to it. `base`: a register that holds another table's
+    /// address, and gets that of the old one first. Returns false if there is no such form.
+    fn put_label_fallback<T: Copy>(
         _out: &mut Code<T>,
-        _load: &[u8],
-        _jump: &[u8],
-        _table: Option<T>,
+        _to: u8,
+        _entry: T,
+        _base: Option<(u8, T)>,
     ) -> bool {
         false
     }
 
-    /// Appends what an addition that forms a table's address does (`original`), for one of new code's own, which begins
-    /// a page ([`LABEL_TABLE`]). Returns false if there is no such form.
+    /// Appends what lets a register pass (`base`) that holds a table's address (`table`), and leads to a load of the
+    /// old code (`old`) where it holds another. It overwrites the register `scratch`, and no flag. Returns false if
+    /// there is no such form.
+    fn put_base_guard<T: Copy>(
+        _out: &mut Code<T>,
+        _base: u8,
+        _scratch: u8,
+        _table: T,
+        _old: T,
+    ) -> bool {
+        false
+    }
+
+    /// Appends what an instruction does that forms a table's address (`original`), for one of new code's own, which
+    /// begins a page ([`LABEL_TABLE`]). Returns false if there is no such form.
     fn put_table_base<T>(_out: &mut Code<T>, _original: &[u8], _table: T) -> bool {
         false
     }

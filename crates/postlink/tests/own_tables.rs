@@ -289,4 +289,53 @@ int main(void) {
     let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(said["tail_calls"], 2, "{said}");
     assert_eq!(said["falls_back"], serde_json::json!([1, 1]), "{said}");
+    let jumps = said["indirect_jumps"].as_array().expect("a list");
+    assert_eq!(jumps.len(), 1, "{said}");
+    assert_eq!(jumps[0]["function"], "labels", "{said}");
+    assert_eq!(jumps[0]["outcome"], "old-code", "{said}");
+    assert_eq!(jumps[0]["reason"], "no-table", "{said}");
+    let listed = folder.postlink(&["inspect", "app", "--relocations", "none", "--jumps"]);
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    let address = jumps[0]["address"].as_u64().expect("a number");
+    assert!(listed.contains(&format!("{address:#x} labels")), "{listed}");
+    let why = "continues in old code: what it goes to was not loaded from a table";
+    assert!(listed.contains(why), "{listed}");
+    let said = folder.postlink(&["inspect", "app", "--relocations", "none"]);
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn the_jump_that_keeps_a_function_is_named_with_its_reason() {
+    if !is_installed("gcc") {
+        return;
+    }
+    const ODD: &str = r#"
+#include <stdio.h>
+__attribute__((noinline, noipa)) long odd(long k, const int *t) {
+  static void *const places[] = {&&a, &&b};
+  if (k > 5) goto *places[k & 1];
+  if (t) {
+    __asm__ volatile("movslq (%0,%1,4),%%rax\n add %0,%%rax\n jmp *%%rax" ::"r"(t), "r"(k) : "rax");
+    __builtin_unreachable();
+  }
+a: return k * 3;
+b: return k - 7;
+}
+int main(void) { printf("%ld\n", odd(8, 0) + odd(9, 0) + odd(1, 0)); return 0; }
+"#;
+    let folder = Folder::new();
+    folder.compile("app", ODD, &["-Wl,-q"]);
+    let said = folder.postlink(&["inspect", "app", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let jumps = said["indirect_jumps"].as_array().expect("a list");
+    let named = jumps.iter().find(|j| j["function"] == "odd");
+    let named = named.unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(named["outcome"], "function-stays", "{said}");
+    assert_eq!(named["reason"], "base-unknown", "{said}");
+    let listed = folder.postlink(&["inspect", "app", "--jumps"]);
+    assert!(listed.contains("odd"), "{listed}");
+    assert!(
+        listed.contains("keeps the function: the address of its table is not a constant"),
+        "{listed}"
+    );
 }

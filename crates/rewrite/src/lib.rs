@@ -38,6 +38,7 @@ pub use drivers::optimize::{
 };
 pub use postlink_elf::write::Onto;
 
+pub use cfg::{ExplainedJump, JumpOutcome, JumpReason};
 pub use drivers::{Answer, Refusal, Rewriting, SearchReport, Tried};
 pub use error::Error;
 pub use link::debug::{
@@ -50,5 +51,5 @@ pub use passes::{
 };
 pub use phases::{Phases, did, expect, worked};
 pub use pin::Pin;
-pub use report::inspect::{Inspection, inspect};
+pub use report::inspect::{Inspection, JumpOfFunction, inspect};
 pub use report::{branches, counts, export, facts, judge, stats};

@@ -331,13 +331,17 @@ impl Encode for AArch64 {
         values::put_label_load(out, original, how, wide, table)
     }
 
-    fn put_label_way_out<T: Copy>(
+    fn put_label_fallback<T: Copy>(
         out: &mut Code<T>,
-        load: &[u8],
-        jump: &[u8],
-        table: Option<T>,
+        to: u8,
+        entry: T,
+        base: Option<(u8, T)>,
     ) -> bool {
-        values::put_label_way_out(out, load, jump, table)
+        values::put_label_fallback(out, to, entry, base)
+    }
+
+    fn put_base_guard<T: Copy>(out: &mut Code<T>, base: u8, scratch: u8, table: T, old: T) -> bool {
+        values::put_base_guard(out, base, scratch, table, old)
     }
 
     fn put_table_base<T>(out: &mut Code<T>, original: &[u8], table: T) -> bool {

@@ -12,7 +12,7 @@
 //! | anything else | something in all registers that it may write |
 //!
 //! The straight code of a jump through a table is one of these, with T the table, I the index, and A a place in the
-//! code; `adrp T`, `add T,T` may be in front of it:
+//! code; `adrp T`, `add T,T`, or `adr T`, may be in front of it:
 //!
 //! | compilers write | encoded again, with N the new table |
 //! |---|---|
@@ -31,10 +31,13 @@
 //! | T holds | labels | words |
 //! |---|---|---|
 //! | the old table | `adrp D,N`, `ldr D,[D,I,lsl #3]` | `adrp D,N`, `ldrsw D,[D,I,lsl #2]`, `add D,T,D` |
-//! | N: what formed the old table's address, an addition, is `adrp T,N` | `ldr D,[T,I,lsl #3]` | `ldrsw D,[T,I,lsl #2]`, `add D,T,D` |
+//! | anything; S is another register, which is dead | `adrp S,N`, `ldr D,[S,I,lsl #3]` | `adrp S,N`, `ldrsw D,[S,I,lsl #2]`, `add D,S,D` |
+//! | N: what formed the old table's address, an addition or `adr`, is `adrp T,N` | `ldr D,[T,I,lsl #3]` | `ldrsw D,[T,I,lsl #2]`, `add D,T,D` |
 //!
-//! Where an index is of no label, an entry of N leads to `ldr D,[T,I,lsl #3]`, `br D`, which go on in old code; in
-//! the second case the old table's address is formed in T first.
+//! Where index number i is of no label, that entry of N leads to `adrp D,old+8*i`, `ldr D,[D,old+8*i]`, `br D`, which
+//! go on in old code; where T holds N, the old table's address is formed in it first. Where it is not known that T
+//! holds the old table's address, `adrp S,old`, `add S,S,old`, `sub S,T,S`, `cbz S` over `b` to the old load are in
+//! front of a load by S.
 
 use super::branch::{put, put_fixup};
 use super::decode::adr_immediate;
@@ -290,54 +293,71 @@ pub fn put_label_load<T>(
     let Some((to, base, index, _)) = label_load(word) else {
         return false;
     };
+    let (from, formed) = match how {
+        LabelLoad::Based => (base, false),
+        LabelLoad::Formed => (to, true),
+        LabelLoad::Scratch(register) => (register.into(), true),
+    };
+    let scratch = matches!(how, LabelLoad::Scratch(_));
+    let lost = formed && from == index || scratch && from == to;
     // The sum takes both.
-    if !wide && to == base {
+    if lost || from == 31 || !wide && !scratch && to == base {
         return false;
     }
-    let from = match how {
-        LabelLoad::Based => base,
-        LabelLoad::Formed if to == index => return false,
-        LabelLoad::Formed => {
-            put_fixup(out, encode::adrp(to), FixupKind::Page, table);
-            to
-        }
-    };
+    if formed {
+        put_fixup(out, encode::adrp(from), FixupKind::Page, table);
+    }
     let load = word & !(31 << 5) | from << 5;
     if wide {
         put(out, load);
     } else {
         // ldrsw
         put(out, load & 0x001f_ffff | 0xb8a0_0000);
-        put(out, encode::add(to, base, to));
+        put(out, encode::add(to, if scratch { from } else { base }, to));
     }
     true
 }
 
-/// See [`crate::Encode::put_label_way_out`].
-pub fn put_label_way_out<T: Copy>(
+/// See [`crate::Encode::put_label_fallback`].
+pub fn put_label_fallback<T: Copy>(
     out: &mut Code<T>,
-    load: &[u8],
-    jump: &[u8],
-    table: Option<T>,
+    to: u8,
+    entry: T,
+    base: Option<(u8, T)>,
 ) -> bool {
-    let (Some(load), Some(jump)) = (word_of(load), word_of(jump)) else {
-        return false;
-    };
-    let Some((to, base, index, _)) = label_load(load) else {
-        return false;
-    };
-    // The index and the base are still there.
-    if to == index || to == base || jump != encode::br(to) {
+    let to = u32::from(to);
+    let bases = base.map(|b| u32::from(b.0));
+    if to >= 31 || bases.is_some_and(|base| base >= 31 || base == to) {
         return false;
     }
-    if let Some(table) = table {
-        put_fixup(out, encode::adrp(base), FixupKind::Page, table);
-        let low = FixupKind::Low12 { scale: 0 };
-        put_fixup(out, encode::add_imm(base, base, 0), low, table);
+    if let Some((base, table)) = base {
+        put_address(out, base.into(), table);
     }
-    put(out, load);
-    put(out, jump);
+    put_fixup(out, encode::adrp(to), FixupKind::Page, entry);
+    let low = FixupKind::Low12 { scale: 3 };
+    put_fixup(out, encode::ldr(to, to, 0), low, entry);
+    put(out, encode::br(to));
     true
+}
+
+/// See [`crate::Encode::put_base_guard`].
+pub fn put_base_guard<T: Copy>(out: &mut Code<T>, base: u8, scratch: u8, table: T, old: T) -> bool {
+    let (base, scratch) = (u32::from(base), u32::from(scratch));
+    if base >= 31 || scratch >= 31 || base == scratch {
+        return false;
+    }
+    put_address(out, scratch, table);
+    put(out, encode::sub(scratch, base, scratch));
+    put(out, encode::cbz(scratch, 2));
+    put_fixup(out, encode::B, FixupKind::Branch26, old);
+    true
+}
+
+/// `adrp`, `add`: an address.
+fn put_address<T: Copy>(out: &mut Code<T>, register: u32, address: T) {
+    put_fixup(out, encode::adrp(register), FixupKind::Page, address);
+    let low = FixupKind::Low12 { scale: 0 };
+    put_fixup(out, encode::add_imm(register, register, 0), low, address);
 }
 
 /// See [`crate::Encode::put_table_base`].
@@ -345,11 +365,12 @@ pub fn put_table_base<T>(out: &mut Code<T>, original: &[u8], table: T) -> bool {
     let Some(word) = word_of(original) else {
         return false;
     };
-    let adds = word & 0xff80_0000 == 0x9100_0000 && word & 31 != 31;
-    if adds {
+    let adds = word & 0xff80_0000 == 0x9100_0000;
+    let forms = (adds || word & 0x1f00_0000 == 0x1000_0000) && word & 31 != 31;
+    if forms {
         put_fixup(out, encode::adrp(word & 31), FixupKind::Page, table);
     }
-    adds
+    forms
 }
 
 /// A load of an entry: `ldr{b,h,sb,sh,sw} t,[base,index,…]`, whose index is scaled by the entry's width.
@@ -444,11 +465,13 @@ fn read(words: &[u32], at: impl Fn(usize) -> u64, forms: bool) -> Option<(TableJ
         (Some(adr), _) => (second?, Load::of(before[second?])?, Some(adr)),
         (None, Some(adr)) if adr.0 == n || adr.0 == m => {
             let load = Load::of(before[last])?;
-            // The load's own registers must not be the base by then.
-            if load.base == adr.0 || load.index == adr.0 {
-                return None;
+            match (load.base == adr.0, load.index == adr.0) {
+                (false, false) => (second?, load, Some(adr)),
+                // It forms the table's address, which entries count from.
+                (true, false) => (last, load, None),
+                // Its own register must not be the base by then.
+                _ => return None,
             }
-            (second?, load, Some(adr))
         }
         (None, _) => (last, Load::of(before[last])?, None),
     };
@@ -459,18 +482,21 @@ fn read(words: &[u32], at: impl Fn(usize) -> u64, forms: bool) -> Option<(TableJ
         return None;
     }
     let signed = load.signed(extension)?;
-    let table = forms
-        .then(|| {
-            let (page_at, add_at) = (first.checked_sub(2)?, first.checked_sub(1)?);
-            let (page, add) = (before[page_at], before[add_at]);
-            let own = page & 0x9f00_001f == 0x9000_0000 | load.base
-                && add & 0xffc0_03ff == 0x9100_0000 | load.base << 5 | load.base
-                && load.index != load.base;
-            let page = (at(page_at) & !0xfff).wrapping_add_signed(adr_immediate(page) << 12);
-            own.then(|| page.wrapping_add(u64::from(add >> 10 & 0xfff)))
-        })
-        .flatten();
-    let first = if table.is_some() { first - 2 } else { first };
+    let in_front = || {
+        let add_at = first.checked_sub(1).filter(|_| load.index != load.base)?;
+        if let Some((register, address)) = anchor(add_at) {
+            return (register == load.base).then_some((1, address));
+        }
+        let page_at = first.checked_sub(2)?;
+        let (page, add) = (before[page_at], before[add_at]);
+        let own = page & 0x9f00_001f == 0x9000_0000 | load.base
+            && add & 0xffc0_03ff == 0x9100_0000 | load.base << 5 | load.base;
+        let page = (at(page_at) & !0xfff).wrapping_add_signed(adr_immediate(page) << 12);
+        own.then(|| (2, page.wrapping_add(u64::from(add >> 10 & 0xfff))))
+    };
+    let front = forms.then(in_front).flatten();
+    let table = front.map(|f| f.1);
+    let first = first - front.map_or(0, |f| f.0);
     let mut writes = 1u32 << target | 1 << load.to;
     if let Some((base, _)) = formed {
         writes |= 1 << base;
@@ -533,13 +559,7 @@ pub fn put_table_jump<T: Copy>(out: &mut Code<T>, original: &[u8], table: T) -> 
     let Some(r) = whole(false).or_else(|| whole(true)) else {
         return false;
     };
-    put_fixup(out, encode::adrp(r.table), FixupKind::Page, table);
-    put_fixup(
-        out,
-        encode::add_imm(r.table, r.table, 0),
-        FixupKind::Low12 { scale: 0 },
-        table,
-    );
+    put_address(out, r.table, table);
     // ldrsw entry, [table, index, extension #2]
     let load = 0xb8a0_1800 | r.index << 16 | r.extension << 13 | r.table << 5 | r.entry;
     put(out, load);
@@ -604,6 +624,19 @@ mod tests {
         assert_eq!((j.count, j.table), (6, Some(0x1100)));
         let j = jump(&words, false).expect("without");
         assert_eq!((j.count, j.table), (4, None));
+        // One `adr`, which words count from: adr x9, .+0x100; ldrsw x11, [x9, x8, lsl #2]; add x9, x9, x11; br x9
+        let words = [&[0x1000_0809][..], &WORDS].concat();
+        let j = jump(&words, true).expect("with it");
+        assert_eq!((j.count, j.table, j.anchor), (4, Some(0x1100), None));
+        let j = jump(&words, false).expect("without");
+        assert_eq!((j.count, j.table, j.register), (3, None, 9));
+        // adr x9, .+0x100 in front of clang's, whose entries count from a place in the code
+        let words = [&[0x1000_0809][..], &CLANG].concat();
+        let j = jump(&words, true).expect("with it");
+        assert_eq!(
+            (j.count, j.table, j.anchor),
+            (5, Some(0x1100), Some(0x1044))
+        );
         // Another register: not the table's.
         let words = [&[0x9000_0003, 0x9104_0063][..], &GCC].concat();
         assert_eq!(jump(&words, true).map(|j| j.table), Some(None));
@@ -692,10 +725,62 @@ mod tests {
         );
         // ldr x3, [x3, x2, lsl #3] has nothing left to add to.
         assert_eq!(written(0xf862_7863, based, false), None);
+        // Another register forms the table's address: adrp x16; then the entry counts from that.
+        let scratch = LabelLoad::Scratch(16);
+        assert_eq!(
+            written(over, scratch, true),
+            words(&[0x9000_0010, 0xf860_7a00])
+        );
+        let narrow = [0x9000_0010, 0xb8a0_7a00, 0x8b00_0200];
+        assert_eq!(written(over, scratch, false), words(&narrow));
+        assert!(written(0xf862_7863, scratch, false).is_some());
+        // The index, or the label, is in it.
+        assert_eq!(written(0xf870_7aa2, scratch, true), None);
+        assert_eq!(written(0xf862_7870, scratch, true), None);
+    }
+
+    #[test]
+    fn addresses_of_other_tables_are_formed_by_one_instruction() {
+        // add x0, x19, #0x20; adr x26, .+4
+        for (word, register) in [(0x9100_8260u32, 0), (0x1000_003a, 26)] {
+            let mut out: Code<()> = Code::default();
+            assert!(put_table_base(&mut out, &word.to_le_bytes(), ()));
+            assert_eq!(out.bytes, (0x9000_0000u32 | register).to_le_bytes());
+        }
         let mut out: Code<()> = Code::default();
-        assert!(put_table_base(&mut out, &0x9100_8260u32.to_le_bytes(), ()));
-        assert_eq!(out.bytes, 0x9000_0000u32.to_le_bytes());
-        assert!(!put_table_base(&mut out, &gcc.to_le_bytes(), ()));
+        assert!(!put_table_base(&mut out, &0xf860_7aa2u32.to_le_bytes(), ()));
+    }
+
+    #[test]
+    fn fallbacks_and_guards_of_bases_are_written() {
+        let new = |out: &Code<()>| -> Vec<u32> {
+            out.bytes.chunks_exact(4).filter_map(word_of).collect()
+        };
+        let mut out: Code<()> = Code::default();
+        assert!(put_label_fallback(&mut out, 2, (), Some((21, ()))));
+        // adrp x21; add x21, x21; adrp x2; ldr x2, [x2]; br x2
+        let all = [
+            0x9000_0015,
+            0x9100_02b5,
+            0x9000_0002,
+            0xf940_0042,
+            0xd61f_0040,
+        ];
+        assert_eq!(new(&out), all);
+        assert_eq!(out.fixups.len(), 4);
+        let mut out: Code<()> = Code::default();
+        assert!(!put_label_fallback(&mut out, 2, (), Some((2, ()))));
+        assert!(put_base_guard(&mut out, 0, 16, (), ()));
+        // adrp x16; add x16, x16; sub x16, x0, x16; cbz x16, .+8; b
+        let all = [
+            0x9000_0010,
+            0x9100_0210,
+            0xcb10_0010,
+            0xb400_0050,
+            0x1400_0000,
+        ];
+        assert_eq!(new(&out), all);
+        assert!(!put_base_guard(&mut out, 16, 16, (), ()));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `postlink inspect`: what a file is, and what can be done with it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use postlink_rewrite::Inspection;
+use postlink_rewrite::{Inspection, JumpOutcome, JumpReason};
 
 use crate::debug_files;
 use crate::input::Input;
@@ -21,6 +22,7 @@ use crate::ui::{BOLD, DIM, Ui, bytes, count, counted, demangle, percent, shorten
 Examples:
   postlink inspect ./app
   postlink inspect ./app --pinned          # every function that stays, with its reason
+  postlink inspect ./app --jumps           # every indirect jump that is not understood, with its reason
   postlink inspect ./app --json | jq .movable")]
 pub struct Inspect {
     /// The program or shared library
@@ -33,8 +35,11 @@ pub struct Inspect {
     /// List every function that stays
     #[arg(long)]
     pub pinned: bool,
-    /// Print everything as JSON
+    /// List every indirect jump that keeps its function, or that may continue in old code
     #[arg(long, conflicts_with = "pinned")]
+    pub jumps: bool,
+    /// Print everything as JSON
+    #[arg(long, conflicts_with_all = ["pinned", "jumps"])]
     pub json: bool,
     /// Print symbol names as they are in the file
     #[arg(long)]
@@ -53,6 +58,8 @@ impl Inspect {
             println!("{}", serde_json::to_string_pretty(&inspection)?);
         } else if self.pinned {
             self.print_pinned(&inspection);
+        } else if self.jumps {
+            self.print_jumps(&inspection);
         } else {
             self.print(&inspection);
         }
@@ -136,7 +143,7 @@ impl Inspect {
             row(
                 "jump tables",
                 format!(
-                    "{} of new code's own, {} of them with a comparison of the index added",
+                    "{} of new code's own, {} of them with a comparison of the index or the base added",
                     counted(proved + guarded, "table", "tables"),
                     count(guarded)
                 ),
@@ -153,6 +160,25 @@ impl Inspect {
                     ),
                     counted(functions, "function", "functions"),
                     counted(i.tail_calls, "tail call goes", "tail calls go"),
+                ),
+            );
+        }
+        // Which of them, and why: the most frequent reasons first.
+        let mut reasons: BTreeMap<(JumpOutcome, JumpReason), usize> = BTreeMap::new();
+        for jump in &i.indirect_jumps {
+            let kind = (jump.jump.outcome, jump.jump.reason);
+            *reasons.entry(kind).or_default() += 1;
+        }
+        let mut reasons: Vec<_> = reasons.into_iter().collect();
+        reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
+        for (k, ((outcome, reason), n)) in reasons.into_iter().enumerate() {
+            row(
+                if k == 0 { "jumps" } else { "" },
+                format!(
+                    "{:>7} {DIM}{}: {}{DIM:#}",
+                    count(n),
+                    outcome.explain(),
+                    reason.explain()
                 ),
             );
         }
@@ -176,6 +202,23 @@ impl Inspect {
                 )
             ),
         );
+    }
+
+    fn print_jumps(&self, i: &Inspection) {
+        for j in &i.indirect_jumps {
+            let name = if self.no_demangle {
+                j.function.clone()
+            } else {
+                demangle(&j.function)
+            };
+            anstream::println!(
+                "{:#12x} {:<60} {DIM}{}: {}{DIM:#}",
+                j.jump.address,
+                shorten(&name, 60),
+                j.jump.outcome.explain(),
+                j.jump.reason.explain()
+            );
+        }
     }
 
     fn print_pinned(&self, i: &Inspection) {

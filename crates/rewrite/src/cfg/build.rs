@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::blocks::{self, Targets};
 use super::exclusive;
+use super::explained::JumpReason;
 use super::graph::{BlockId, Cfg, TableEntry, Term};
 use super::indirect::{self, IndirectJumps};
 use super::own_tables::{self, OwnTable};
@@ -62,7 +63,8 @@ pub fn build<I: Isa>(
     let inside = own_tables.iter().flat_map(|t| &t.entries);
     leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
     sort(leaders);
-    let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders)?;
+    let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders);
+    let jumps = jumps.map_err(|unresolved| unresolved.pin)?;
     if program.refs.kept {
         labels_are_explained(&code, &jumps)?;
     }
@@ -88,6 +90,37 @@ pub fn build<I: Isa>(
     exclusive::mark_regions(&mut cfg, code.insns);
     cfg.shrink();
     Ok(cfg)
+}
+
+/// Calls something with a function's instructions, if they can be read.
+pub(super) fn with_code<I: Isa, T>(
+    program: &Program<'_>,
+    function: usize,
+    scratch: &mut Scratch,
+    then: impl FnOnce(&FunctionCode<'_, '_>) -> T,
+) -> Option<T> {
+    let Scratch { insns, pieces, .. } = scratch;
+    insns.clear();
+    pieces.clear();
+    let code = FunctionCode::read::<I>(program, function, insns, pieces).ok()?;
+    Some(then(&code))
+}
+
+/// The indirect jump for which [`build`] gives up, and why.
+pub(super) fn unresolved<I: Isa>(
+    program: &Program<'_>,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Option<(u64, JumpReason)> {
+    let mut leaders = Vec::new();
+    with_code::<I, _>(program, function, scratch, |code| {
+        let tables = relative_tables(code);
+        collect_leaders(code, &tables, &mut leaders);
+        sort(&mut leaders);
+        let found = indirect::resolve::<I>(code, (&tables, &[]), &leaders);
+        found.err().and_then(|unresolved| unresolved.jump)
+    })
+    .flatten()
 }
 
 /// A function's instructions, and what is known of it before blocks are.

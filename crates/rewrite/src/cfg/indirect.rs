@@ -9,6 +9,7 @@ use postlink_isa::{Anchor, Flow, Insn, Isa, JumpShape, Reach, TableInPlace};
 use rustc_hash::FxHashMap;
 
 use super::build::{FunctionCode, RelativeTable};
+use super::explained::JumpReason;
 use super::own_tables::OwnTable;
 use super::targets::{absolute_table, along_branch, anchored, in_place};
 use crate::pin::Pin;
@@ -31,12 +32,25 @@ pub(super) struct IndirectJumps {
     pub through_tables: Vec<u64>,
 }
 
+/// Why the indirect jumps of a function are not understood.
+pub(super) struct Unresolved {
+    pub pin: Pin,
+    /// The jump for which that is so, or a table that none is seen to use, and why.
+    pub jump: Option<(u64, JumpReason)>,
+}
+
+impl From<Pin> for Unresolved {
+    fn from(pin: Pin) -> Self {
+        Unresolved { pin, jump: None }
+    }
+}
+
 /// Finds the targets of all indirect jumps. `leaders` are those known so far, ascending.
 pub(super) fn resolve<I: Isa>(
     code: &FunctionCode<'_, '_>,
     (tables, own_tables): (&[RelativeTable], &[OwnTable]),
     leaders: &[u64],
-) -> Result<IndirectJumps, Pin> {
+) -> Result<IndirectJumps, Unresolved> {
     let anchors: Vec<(u64, bool)> = code
         .insns
         .iter()
@@ -73,15 +87,23 @@ pub(super) fn resolve<I: Isa>(
     for &(from, to) in code.pieces {
         for k in from..to {
             if code.insns[k].flow == Flow::IndirectJump {
-                resolver.jump::<I>(from, k)?;
+                let at = code.insns[k].addr;
+                let unresolved = |(pin, reason)| Unresolved {
+                    pin,
+                    jump: Some((at, reason)),
+                };
+                resolver.jump::<I>(from, k).map_err(unresolved)?;
             }
         }
     }
-    if resolver.claimed.contains(&false) {
-        return Err(Pin::UnknownIndirectJump);
+    if let Some(unused) = resolver.claimed.iter().position(|claimed| !claimed) {
+        return Err(Unresolved {
+            pin: Pin::UnknownIndirectJump,
+            jump: Some((tables[unused].base, JumpReason::TableWithoutJump)),
+        });
     }
     if code.program.refs.kept && resolver.anchors.iter().any(|a| !a.1) {
-        return Err(Pin::AddressOfItsInsideTaken);
+        return Err(Pin::AddressOfItsInsideTaken.into());
     }
     let mut found = resolver.found;
     found.anchored_targets.sort_unstable();
@@ -105,7 +127,7 @@ struct Resolver<'a, 'd> {
 
 impl Resolver<'_, '_> {
     /// Instruction `k` is an indirect jump, in the piece that begins with instruction `from`.
-    fn jump<I: Isa>(&mut self, from: usize, k: usize) -> Result<(), Pin> {
+    fn jump<I: Isa>(&mut self, from: usize, k: usize) -> Result<(), (Pin, JumpReason)> {
         let code = self.code;
         let insn = code.insns[k];
         if self.found.by_address.contains_key(&insn.addr) {
@@ -224,7 +246,8 @@ impl Resolver<'_, '_> {
     }
 
     /// The targets of a jump, in any order, and whether it may go elsewhere as well.
-    fn targets(&mut self, shape: JumpShape) -> Result<(Vec<u64>, bool), Pin> {
+    fn targets(&mut self, shape: JumpShape) -> Result<(Vec<u64>, bool), (Pin, JumpReason)> {
+        let unknown = |reason| (Pin::UnknownIndirectJump, reason);
         let (code, tables) = (self.code, self.tables);
         let labels = &code.function.labels;
         let of_all_tables = || tables.iter().flat_map(RelativeTable::targets);
@@ -238,12 +261,12 @@ impl Resolver<'_, '_> {
                     t.base == base && refs.relative_width(base) == Some(u64::from(width))
                 };
                 let at = tables.iter().position(known);
-                let at = at.ok_or(Pin::UnknownIndirectJump)?;
+                let at = at.ok_or(unknown(JumpReason::TableNotDescribed))?;
                 self.claimed[at] = true;
                 Ok((tables[at].targets().collect(), false))
             }
             JumpShape::Relative { table: None, .. } if tables.is_empty() => {
-                Err(Pin::UnknownIndirectJump)
+                Err(unknown(JumpReason::BaseUnknown))
             }
             JumpShape::Relative { table: None, .. } => {
                 self.claimed.fill(true);
@@ -292,12 +315,12 @@ impl Resolver<'_, '_> {
     }
 
     /// The targets of a table that counts from a place in the code.
-    fn anchored_targets(&mut self, a: &Anchor) -> Result<(Vec<u64>, bool), Pin> {
+    fn anchored_targets(&mut self, a: &Anchor) -> Result<(Vec<u64>, bool), (Pin, JumpReason)> {
         let used = self.anchors.iter_mut().filter(|x| x.0 == a.anchor);
         used.for_each(|x| x.1 = true);
         let targets = anchored(self.code.program, a, &self.formed, &self.code.ranges);
         if targets.is_empty() {
-            return Err(Pin::UnknownIndirectJump);
+            return Err((Pin::UnknownIndirectJump, JumpReason::NoTarget));
         }
         self.found.anchored_targets.extend_from_slice(&targets);
         Ok((targets, false))

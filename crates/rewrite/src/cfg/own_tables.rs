@@ -17,10 +17,15 @@
 //!
 //! Labels (addresses in a table) are loaded by one instruction there, and it may be far from the jump. It becomes two
 //! or three that read a table in new memory, of addresses, or of words that count from the old table where the
-//! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. Cheaper
-//! is it to form another table's address in the first place ([`super::own_bases`]). A mask may be wider than the
-//! table is long: entries that are no labels lead to code that loads from the old table and jumps ([`WayOut`]), so an
-//! entry too many does no harm there either.
+//! program is not at a fixed address ([`LabelLoad::Formed`]). That overwrites no register but the loaded one. A label
+//! that is loaded over its index takes another register, one of linkers' stubs ([`LabelLoad::Scratch`]), which must be
+//! dead there. Cheaper is it to form another table's address in the first place ([`super::own_bases`]). A mask may be
+//! wider than the table is long: each entry that is no label leads to code that loads it from the old table and jumps
+//! ([`Fallback`]), so an entry too many does no harm there either.
+//!
+//! A table's address that was on the stack is no constant. But where all other loads of labels of the function read one
+//! table, such a load reads that one, too: in front of it its base is compared with that table's address, and where it
+//! is another, the old load goes on ([`OwnTable::base_guard`]).
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
@@ -36,6 +41,7 @@ use postlink_isa::{Code, Flow, Insn, Isa, LabelLoad, RegSet, Sets, TableJump, Ta
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::build::FunctionCode;
+use super::explained::JumpReason;
 use super::own_bases::{self, OwnBase};
 use super::values::{State, What};
 
@@ -47,6 +53,8 @@ const ROUNDS: usize = 8;
 const OFTEN: u32 = 24;
 /// In a program of this size the words of a table that counts from itself reach everything.
 const REACH: u64 = 1 << 30;
+/// Between a load of a label and its jump are not more instructions.
+const BETWEEN: usize = 60;
 /// A jump through a table that is encoded again has no more instructions than this.
 const LONGEST: usize = 6;
 /// A jump table of its own.
@@ -74,23 +82,26 @@ pub struct OwnTable {
     pub relative: bool,
     /// It is of labels that no load with another displacement reads; how it is read.
     pub labels: Option<LabelLoad>,
+    /// A register of linkers' stubs that is dead behind the load; where labels are loaded so.
+    pub scratch: Option<u8>,
     /// What its entries lead to where an index is of no label, if there are such.
-    pub way_out: Option<WayOut>,
-    /// Nothing bounds the index: it is compared with the last entry.
+    pub fallback: Option<Fallback>,
+    /// Nothing bounds the index: it is compared with the last entry. Or the base is not known: it is compared with the
+    /// old table's address.
     pub guarded: bool,
+    /// The register with the base, if it is compared.
+    pub base_guard: Option<u8>,
     /// Its entries.
     pub entries: Vec<OwnEntry>,
 }
 
-/// Code of its own that loads a label from the old table, and jumps to it.
+/// New code that loads an entry of the old table, and jumps to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WayOut {
+pub struct Fallback {
     /// The register that it is loaded into.
     pub to: u8,
-    /// The register with the table's address.
-    pub base: u8,
-    /// The register with the index, and how many of its low bits count.
-    pub index: (u8, u8),
+    /// A register that holds another table's address, and gets the old one's.
+    pub base: Option<u8>,
 }
 
 /// An entry of such a table.
@@ -130,7 +141,7 @@ impl OwnTable {
         match self.labels {
             _ if self.width == 8 => 0,
             Some(LabelLoad::Formed) => self.table,
-            Some(LabelLoad::Based) => own,
+            Some(LabelLoad::Based | LabelLoad::Scratch(_)) => own,
             None if self.relative => own,
             None => self.base,
         }
@@ -138,8 +149,10 @@ impl OwnTable {
 
     /// Whether it may be in the place of another one of the function's.
     pub fn is_same(&self, other: &OwnTable) -> bool {
-        let key = |t: &OwnTable| (t.table, t.labels, t.width, t.way_out);
-        self.labels.is_some() && key(self) == key(other) && self.entries == other.entries
+        // What entries count from, but for where the table is.
+        let key = |t: &OwnTable| (t.table, t.counts_from(0), t.width, t.fallback);
+        let of_labels = self.labels.is_some() && other.labels.is_some();
+        of_labels && key(self) == key(other) && self.entries == other.entries
     }
 
     /// Whether the jump may go on in old code.
@@ -196,18 +209,7 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
     if code.program.refs.kept || !code.insns.iter().any(jumps) {
         return nothing();
     }
-    let of_labels = code.program.refs.fixed || I::HAS_LABEL_LOADS && is_near(code);
-    let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
-        .filter_map(|k| {
-            let insn = &code.insns[k];
-            let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
-            let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
-            // The loader makes addresses of a program that is not at a fixed one.
-            (load.width == 4 && load.to.is_some() || load.width == 8 && of_labels)
-                .then_some((k, Form::Load(load)))
-        })
-        .collect();
-    loads.extend(table_jumps::<I>(code));
+    let mut loads = loads::<I>(code);
     if loads.is_empty() {
         return nothing();
     }
@@ -234,9 +236,14 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
     // What cannot be loaded is not found any more, so others may not be either.
     loop {
         let bases = own_bases::find::<I>(code, &loads, &mut tables);
+        // Of two loads that lead to one jump, both read the same.
+        let differs = |t: &OwnTable| {
+            let mut same_jump = tables.iter().filter(|other| other.jump == t.jump);
+            t.labels.is_some() && same_jump.any(|other| !other.is_same(t))
+        };
         let lost: FxHashSet<u64> = tables
             .iter()
-            .filter(|t| !is_loaded::<I>(code, t))
+            .filter(|t| !is_loaded::<I>(code, t) || differs(t))
             .map(|t| t.load)
             .collect();
         // Where a jump goes on in old code, control comes back at labels, where nothing is known.
@@ -254,6 +261,42 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
     }
 }
 
+/// What may load an entry of a table, or is straight code that goes through one.
+fn loads<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<(usize, Form)> {
+    let of_labels = code.program.refs.fixed || I::HAS_LABEL_LOADS && is_near(code);
+    let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
+        .filter_map(|k| {
+            let insn = &code.insns[k];
+            let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
+            let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
+            // The loader makes addresses of a program that is not at a fixed one.
+            (load.width == 4 && load.to.is_some() || load.width == 8 && of_labels)
+                .then_some((k, Form::Load(load)))
+        })
+        .collect();
+    loads.extend(table_jumps::<I>(code));
+    loads
+}
+
+/// Why indirect jumps have no table of their own: by address of the jump, ascending.
+pub(super) fn reasons<I: Isa>(
+    code: &FunctionCode<'_, '_>,
+    tables: &[OwnTable],
+) -> Vec<(u64, JumpReason)> {
+    let mut search = Search::new::<I>(code, loads::<I>(code));
+    let edges = search.edges_of(tables);
+    let facts = search.flow::<I>(&edges);
+    search.edges = edges;
+    let is_own = |at: u64| tables.iter().any(|t| t.jump == at);
+    let jumps = (0..code.insns.len()).filter(|k| {
+        let insn = &code.insns[*k];
+        insn.flow == Flow::IndirectJump && !is_own(insn.addr)
+    });
+    jumps
+        .map(|k| (code.insns[k].addr, search.reason::<I>(k, &facts)))
+        .collect()
+}
+
 /// Whether there is code that loads an entry of a table.
 fn is_loaded<I: Isa>(code: &FunctionCode<'_, '_>, table: &OwnTable) -> bool {
     let Some(how) = table.labels else {
@@ -261,7 +304,10 @@ fn is_loaded<I: Isa>(code: &FunctionCode<'_, '_>, table: &OwnTable) -> bool {
     };
     let bytes = code.program.elf.bytes_at(table.load, table.len.into());
     let mut unused: Code<()> = Code::default();
-    bytes.is_some_and(|bytes| I::put_label_load(&mut unused, bytes, how, table.width == 8, ()))
+    let guarded = table.base_guard.is_some();
+    let scratch = matches!(how, LabelLoad::Scratch(_));
+    let loads = |bytes| I::put_label_load(&mut unused, bytes, how, table.width == 8, ());
+    (scratch || !guarded) && bytes.is_some_and(loads)
 }
 
 /// Whether words that count from one place of the file's, or of new memory, reach every other.
@@ -309,7 +355,11 @@ fn settled<I: Isa>(code: &FunctionCode<'_, '_>, loads: Vec<(usize, Form)>) -> Ve
         let settled = found == tables;
         tables = if round + 1 == ROUNDS {
             // What is found under more assumptions than are left holds.
-            found.into_iter().filter(|t| tables.contains(t)).collect()
+            let left = |t: &OwnTable| {
+                let mut same_jump = found.iter().filter(|other| other.jump == t.jump);
+                same_jump.all(|other| tables.contains(other))
+            };
+            found.iter().filter(|t| left(t)).cloned().collect()
         } else {
             found
         };
@@ -336,6 +386,8 @@ pub(super) struct Search<'a, 'd> {
     entered: Vec<usize>,
     /// By number: a call that does not return.
     is_end: Vec<bool>,
+    /// By number: instructions that form the old tables' addresses all the same, as something else reads them.
+    pub forms_old: FxHashSet<usize>,
     /// By number of a jump through a table that was found: where it leads.
     edges: FxHashMap<usize, Vec<usize>>,
     /// Registers in which the addresses of other tables are formed, with those of the old ones.
@@ -344,6 +396,8 @@ pub(super) struct Search<'a, 'd> {
     pub readers: FxHashSet<usize>,
     /// By number: jumps through tables that may lead to old code, with the registers that hold there what they did.
     pub leaving: FxHashMap<usize, u32>,
+    /// By number: loads whose bases are compared, and that lead to old code with others.
+    pub guarded: FxHashSet<usize>,
 }
 
 /// What data flow says of a load.
@@ -351,6 +405,21 @@ pub(super) struct Search<'a, 'd> {
 struct Seen {
     base: Option<u64>,
     most: u64,
+}
+
+/// The loads of what a jump goes to, and the base that was added.
+#[derive(Clone, Copy)]
+struct Through {
+    load: u32,
+    /// There are two loads of labels that lead to it.
+    other: Option<u32>,
+    base: u64,
+}
+
+impl Through {
+    fn loads(self) -> impl Iterator<Item = u32> {
+        [Some(self.load), self.other].into_iter().flatten()
+    }
 }
 
 /// What data flow says of registers that hold the addresses of other tables ([`own_bases`]).
@@ -362,6 +431,8 @@ pub(super) struct Bases {
     pub read: FxHashMap<usize, bool>,
     /// Registers of which something else reads what they hold.
     pub spoilt: u32,
+    /// Additions right in front of something that reads what they form.
+    pub read_otherwise: FxHashSet<usize>,
 }
 
 /// What data flow says.
@@ -369,8 +440,8 @@ pub(super) struct Bases {
 struct Facts {
     /// By load.
     seen: FxHashMap<u32, Seen>,
-    /// By instruction: the load and base of a jump through a table.
-    jumps: FxHashMap<usize, Option<(u32, u64)>>,
+    /// By instruction: what a jump goes through, if that is a table.
+    jumps: FxHashMap<usize, Option<Through>>,
     /// Loads whose results, or the sums made of them, something else reads.
     spoilt: Vec<u32>,
     bases: Bases,
@@ -411,10 +482,12 @@ impl<'a, 'd> Search<'a, 'd> {
                 .iter()
                 .filter_map(|a| index.get(a).copied())
                 .collect(),
+            forms_old: FxHashSet::default(),
             edges: FxHashMap::default(),
             based: FxHashSet::default(),
             readers: FxHashSet::default(),
             leaving: FxHashMap::default(),
+            guarded: FxHashSet::default(),
             index,
             is_leader,
             code,
@@ -452,22 +525,40 @@ impl<'a, 'd> Search<'a, 'd> {
         self.edges = edges;
         let mut users: FxHashMap<u32, u32> = FxHashMap::default();
         let jumps = || facts.jumps.iter().filter_map(|(k, j)| Some((*k, (*j)?)));
-        for (_, (load, _)) in jumps() {
-            *users.entry(load).or_default() += 1;
+        for (_, through) in jumps() {
+            for load in through.loads() {
+                *users.entry(load).or_default() += 1;
+            }
         }
         let mut found: Vec<(usize, u32, u64, u64)> = Vec::new();
-        for (jump, (load, base)) in jumps() {
-            let seen = facts.seen.get(&load).and_then(|s| s.base);
-            if let Some(seen) = seen
-                && users.get(&load) == Some(&1)
-                && !facts.spoilt.contains(&load)
-            {
+        let mut unknown: Vec<(usize, u32, u64)> = Vec::new();
+        for (jump, through) in jumps() {
+            let free = |load| users.get(&load) == Some(&1) && !facts.spoilt.contains(&load);
+            let Some(seen) = facts
+                .seen
+                .get(&through.load)
+                .filter(|_| through.loads().all(free))
+            else {
+                continue;
+            };
+            let alike = |load: u32| {
+                let other = facts.seen.get(&load);
+                let labels = self.loads[load as usize].1.width() == 8 && I::HAS_LABEL_LOADS;
+                labels && other.is_some_and(|o| (o.base, o.most) == (seen.base, seen.most))
+            };
+            if !through.other.is_none_or(alike) {
+                continue;
+            }
+            for load in through.loads() {
                 let disp = match self.loads[load as usize].1 {
                     Form::Load(load) => load.disp,
                     Form::Jump(_) => 0,
                 };
-                let table = seen.wrapping_add(disp);
-                found.push((jump, load, base, table));
+                match seen.base {
+                    Some(seen) => found.push((jump, load, through.base, seen.wrapping_add(disp))),
+                    None if through.other.is_none() => unknown.push((jump, load, seen.most)),
+                    None => {}
+                }
             }
         }
         found.sort_unstable();
@@ -482,7 +573,50 @@ impl<'a, 'd> Search<'a, 'd> {
                 &starts,
             )
         });
-        tables.collect()
+        let mut tables: Vec<OwnTable> = tables.collect();
+        // Both loads that lead to a jump have a table, or none.
+        let pairs = jumps().filter(|j| j.1.other.is_some());
+        let pairs: Vec<u64> = pairs.map(|j| self.code.insns[j.0].addr).collect();
+        let both = |jump: u64| tables.iter().filter(|t| t.jump == jump).count() == 2;
+        let alone: Vec<u64> = pairs.into_iter().filter(|jump| !both(*jump)).collect();
+        tables.retain(|t| !alone.contains(&t.jump));
+        unknown.sort_unstable();
+        tables.extend(self.guarded_tables::<I>(&unknown, &tables));
+        tables.sort_by_key(|t| t.jump);
+        tables
+    }
+
+    /// Tables of labels of loads whose base is not known, as it was on the stack: the one that all others read.
+    fn guarded_tables<I: Isa>(
+        &self,
+        unknown: &[(usize, u32, u64)],
+        tables: &[OwnTable],
+    ) -> Vec<OwnTable> {
+        let mut of_labels = tables.iter().filter(|t| t.labels.is_some());
+        let Some(table) = of_labels.next().map(|t| t.table) else {
+            return Vec::new();
+        };
+        if of_labels.any(|t| t.table != table) {
+            return Vec::new();
+        }
+        let program = self.code.program;
+        let guarded = unknown.iter().filter_map(|&(jump, load, most)| {
+            let (at, form) = self.loads[load as usize];
+            let Form::Load(shape) = form else {
+                return None;
+            };
+            let insn = &self.code.insns[at];
+            let enters = shape.width == 8
+                && !program.may_be_overwritten(insn.addr)
+                && !program.is_far::<I>(insn.addr);
+            let enters = enters.then_some((table, most))?;
+            let found = self.labels::<I>((jump, at), shape, enters, true)?;
+            let mut unused: Code<()> = Code::default();
+            let base = found.base_guard?;
+            let fits = I::put_base_guard(&mut unused, base, found.scratch?, (), ());
+            fits.then_some(found)
+        });
+        guarded.collect()
     }
 
     /// Registers and flags that a jump through a table of its own leaves otherwise than through the old one: what is
@@ -573,6 +707,71 @@ impl<'a, 'd> Search<'a, 'd> {
         false
     }
 
+    /// Why the jump at instruction `k` has no table of its own.
+    fn reason<I: Isa>(&self, k: usize, facts: &Facts) -> JumpReason {
+        use postlink_elf::raw::SHF_WRITE;
+        let insn = &self.code.insns[k];
+        if I::HAS_LABEL_LOADS && (!is_near(self.code) || self.code.program.is_far::<I>(insn.addr)) {
+            return JumpReason::TooFar;
+        }
+        // A jump that a load leads to, but of which no base is known, is one of a table.
+        let through = facts.jumps.get(&k).copied();
+        let Some(Through { load, base, .. }) = through.flatten() else {
+            return match self.table_jump_before(k) {
+                Some(first) if self.whole_jump(first).is_some() => JumpReason::BaseUnknown,
+                Some(_) => JumpReason::EnteredBetween,
+                None if through.is_none() => JumpReason::NotReached,
+                None => JumpReason::NoTable,
+            };
+        };
+        let Some(mut seen) = facts.seen.get(&load).copied() else {
+            return JumpReason::NoTable;
+        };
+        // Two loads may lead to it.
+        let loads = through.flatten().into_iter().flat_map(Through::loads);
+        for other in loads.filter_map(|load| facts.seen.get(&load)) {
+            seen.base = seen.base.filter(|base| other.base == Some(*base));
+            seen.most = seen.most.max(other.most);
+        }
+        let jumps = facts.jumps.values().flatten();
+        let leads = |j: &&Through| j.loads().any(|l| l == load);
+        if facts.spoilt.contains(&load) || jumps.filter(leads).count() > 1 {
+            return JumpReason::EntryReadElsewhere;
+        }
+        let form = self.loads[load as usize].1;
+        let disp = match form {
+            Form::Load(load) => load.disp,
+            Form::Jump(_) => 0,
+        };
+        let Some(table) = seen.base.map(|base| base.wrapping_add(disp)) else {
+            return JumpReason::BaseUnknown;
+        };
+        let section = self.code.program.elf.section_at(table).map(|s| s.1);
+        let of_labels = form.width() == 8 && I::HAS_LABEL_LOADS;
+        if section.is_none_or(|s| !of_labels && s.flags & SHF_WRITE != 0) {
+            return JumpReason::TableWritable;
+        }
+        let room = section.map_or(0, |s| (s.end() - table) / form.width());
+        if seen.most >= ENTRIES.min(if of_labels { ENTRIES } else { room }) {
+            return JumpReason::IndexUnbounded;
+        }
+        match self.table::<I>(k, load, base, table, seen.most, &[]) {
+            Some(found) if is_loaded::<I>(self.code, &found) => JumpReason::OtherJump,
+            Some(_) => JumpReason::NoRegister,
+            None => JumpReason::EntryNotFollowed,
+        }
+    }
+
+    /// Where straight code begins that goes through a table and ends with that jump.
+    fn table_jump_before(&self, k: usize) -> Option<usize> {
+        let ends = |form: &Form, first: usize| match form {
+            Form::Jump(jump) => first + usize::from(jump.count) - 1 == k,
+            Form::Load(_) => false,
+        };
+        let found = self.loads.iter().find(|(first, form)| ends(form, *first));
+        found.map(|l| l.0)
+    }
+
     /// Reads a table.
     fn table<I: Isa>(
         &self,
@@ -589,7 +788,7 @@ impl<'a, 'd> Search<'a, 'd> {
             && shape.width == 8
             && I::HAS_LABEL_LOADS
         {
-            return self.labels::<I>((jump, at), shape, table, most);
+            return self.labels::<I>((jump, at), shape, (table, most), false);
         }
         let elf = self.code.program.elf;
         let (_, section) = elf.section_at(table)?;
@@ -656,8 +855,10 @@ impl<'a, 'd> Search<'a, 'd> {
             width: 4,
             relative: false,
             labels: None,
-            way_out: None,
+            scratch: None,
+            fallback: None,
             guarded,
+            base_guard: None,
             entries,
         };
         match form {
@@ -680,12 +881,13 @@ impl<'a, 'd> Search<'a, 'd> {
     }
 
     /// A table of labels that a load reads which has no displacement: instruction `load`, for that at `jump`.
+    /// `guarded`: its base is not known, and is compared.
     fn labels<I: Isa>(
         &self,
         (jump, load): (usize, usize),
         shape: TableLoad,
-        table: u64,
-        most: u64,
+        (table, most): (u64, u64),
+        guarded: bool,
     ) -> Option<OwnTable> {
         let program = self.code.program;
         if most >= ENTRIES {
@@ -711,11 +913,22 @@ impl<'a, 'd> Search<'a, 'd> {
             return None;
         }
         let leaves = entries.iter().any(|e| !e.inside);
-        let way_out = self.way_out::<I>((jump, load), shape);
-        if leaves && way_out.is_none() {
+        let fallback = self.fallback::<I>((jump, load), shape);
+        // The entries of the old table that fallbacks load are where a load can have them.
+        if leaves && (fallback.is_none() || !table.is_multiple_of(8)) {
             return None;
         }
         let insn = &self.code.insns[load];
+        let bytes = self.code.bytes(insn);
+        let scratch = self.scratch::<I>(load, leaves || guarded);
+        let width = if program.refs.fixed { 8 } else { 4 };
+        let fits = |how: &LabelLoad| {
+            let mut unused: Code<()> = Code::default();
+            I::put_label_load(&mut unused, bytes, *how, width == 8, ())
+        };
+        let scratch = scratch.filter(|register| fits(&LabelLoad::Scratch(*register)));
+        let formed = Some(LabelLoad::Formed).filter(|how| !guarded && fits(how));
+        let labels = formed.or(scratch.map(LabelLoad::Scratch));
         Some(OwnTable {
             load: insn.addr,
             len: insn.len,
@@ -725,35 +938,66 @@ impl<'a, 'd> Search<'a, 'd> {
             lead: 0,
             table,
             base: 0,
-            width: if program.refs.fixed { 8 } else { 4 },
+            width,
             relative: false,
-            labels: Some(LabelLoad::Formed),
-            way_out: way_out.filter(|_| leaves),
-            guarded: false,
+            // It may be that its base can hold another table's address.
+            labels: labels.or(Some(LabelLoad::Formed)),
+            scratch,
+            fallback: fallback.filter(|_| leaves),
+            guarded,
+            base_guard: shape.base.filter(|_| guarded),
             entries,
         })
     }
 
-    /// What goes on in old code where an index is of no label: the load is done again in front of the jump. Its
-    /// registers must hold there what they did.
-    fn way_out<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<WayOut> {
+    /// A register of linkers' stubs that nothing reads behind a load before it is overwritten; with `leaves`, in which
+    /// nothing is where old code goes on, as no instruction of the function has to do with it.
+    fn scratch<I: Isa>(&self, load: usize, leaves: bool) -> Option<u8> {
+        let code = self.code;
+        let compiled = |range: &(u64, u64)| {
+            let piece = code.program.piece_at(range.0);
+            piece.is_some_and(|piece| piece.fde.is_some())
+        };
+        if !code.ranges.iter().all(compiled) {
+            return None;
+        }
+        let has_to_do = |i: &Insn, set: RegSet| {
+            let effects = I::effects(code.bytes(i), i);
+            let calls = matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall);
+            effects.reads.meets(set) || !calls && effects.kills.meets(set)
+        };
+        let registers = (0..32u8).filter(|r| I::STUB_SCRATCH.meets(RegSet(1 << r)));
+        let mut registers = registers.map(|r| (r, RegSet(1 << r)));
+        let untouched = |set: RegSet| !code.insns.iter().any(|i| has_to_do(i, set));
+        let untouched = registers.clone().find(|(_, set)| untouched(*set));
+        let dead = |set: RegSet| {
+            let next = self.code.insns.get(load + 1);
+            let straight = next.is_some_and(|n| n.addr == self.code.insns[load].end());
+            !leaves && straight && !self.may_read::<I>(load + 1, set)
+        };
+        let found = untouched.or_else(|| registers.find(|(_, set)| dead(*set)));
+        found.map(|f| f.0)
+    }
+
+    /// What goes on in old code where an index is of no label: the entry is loaded again, and jumped to as there.
+    fn fallback<I: Isa>(&self, (jump, load): (usize, usize), shape: TableLoad) -> Option<Fallback> {
         let insns = self.code.insns;
-        let (to, base) = (shape.to?, shape.base?);
-        let used = 1u32 << to | 1 << base | 1 << shape.index;
-        let between = load + 1..jump;
-        let straight = load < jump
-            && (load..jump).all(|k| insns[k + 1].addr == insns[k].end() && !self.is_leader[k + 1])
-            && between.clone().all(|k| insns[k].flow == Flow::Next)
-            && between.clone().all(|k| self.values[k].writes & used == 0);
-        let bytes = |k: usize| self.code.bytes(&insns[k]);
+        let to = shape.to?;
+        // From the load to the jump, over direct jumps as well.
+        let next = |k: usize| match insns[k].flow {
+            Flow::Next if k == load || self.values[k].writes >> to & 1 == 0 => {
+                let on = k + 1 < insns.len() && insns[k + 1].addr == insns[k].end();
+                on.then_some(k + 1)
+            }
+            Flow::Jump { target } => self.index.get(&target).copied(),
+            _ => None,
+        };
+        let mut path = std::iter::successors(Some(load), |k| next(*k)).take(BETWEEN);
+        let straight = path.any(|k| k == jump);
+        let jumps = I::jump_register(self.code.bytes(&insns[jump]), &insns[jump]) == Some(to);
         let mut unused: Code<()> = Code::default();
-        let fits =
-            straight && I::put_label_way_out(&mut unused, bytes(load), bytes(jump), Some(()));
-        fits.then_some(WayOut {
-            to,
-            base,
-            index: (shape.index, shape.bits),
-        })
+        let fits = straight && jumps && I::put_label_fallback(&mut unused, to, (), None);
+        fits.then_some(Fallback { to, base: None })
     }
 
     /// Data flow with these edges beside those of direct jumps.
@@ -903,11 +1147,11 @@ impl<'a, 'd> Search<'a, 'd> {
 
     /// The register in which instruction `k` has left the address of a table, after it, if that is to be another's.
     fn formed(&self, k: usize, state: &State) -> Option<(u8, u64)> {
-        if self.based.is_empty() {
+        if self.based.is_empty() || self.forms_old.contains(&k) {
             return None;
         }
         match self.values[k].sets {
-            Some(Sets::Sum { to, .. }) => match state.get(to).what {
+            Some(Sets::Sum { to, .. } | Sets::Address { to, .. }) => match state.get(to).what {
                 What::Address(a) => self.based.contains(&(to, a)).then_some((to, a)),
                 _ => None,
             },
@@ -948,7 +1192,11 @@ impl<'a, 'd> Search<'a, 'd> {
             let most = state.get(shape.index).most_of(shape.bits);
             let load = self.load_at[&k];
             facts.seen.insert(load, Seen { base, most });
-            let through = base.map(|table| (load, shape.anchor.unwrap_or(table)));
+            let through = base.map(|table| Through {
+                load,
+                other: None,
+                base: shape.anchor.unwrap_or(table),
+            });
             facts.jumps.insert(jump, through);
         } else if let Some(load) = self.load_at.get(&k)
             && let Form::Load(shape) = self.loads[*load as usize].1
@@ -961,17 +1209,21 @@ impl<'a, 'd> Search<'a, 'd> {
             let most = state.get(shape.index).most_of(shape.bits);
             facts.seen.insert(*load, Seen { base, most });
             if shape.to.is_none() {
-                facts.jumps.insert(k, Some((*load, 0)));
+                let (load, other, base) = (*load, None, 0);
+                facts.jumps.insert(k, Some(Through { load, other, base }));
             }
         } else if insn.flow == Flow::IndirectJump {
             let register = I::jump_register(self.code.bytes(insn), insn);
+            let of_addresses = |load: u32| self.loads[load as usize].1.width() == 8;
             let through = match register.map(|r| state.get(r).what) {
-                Some(What::Target(load, base)) => Some((load, base)),
-                Some(What::Entry(load)) if self.loads[load as usize].1.width() == 8 => {
-                    Some((load, 0))
+                Some(What::Target(load, base)) => Some((load, None, base)),
+                Some(What::Entry(load)) if of_addresses(load) => Some((load, None, 0)),
+                Some(What::Either(a, b)) if of_addresses(a) && of_addresses(b) => {
+                    Some((a, Some(b), 0))
                 }
                 _ => None,
             };
+            let through = through.map(|(load, other, base)| Through { load, other, base });
             facts.jumps.insert(k, through);
         }
         self.note_reads::<I>(k, state, facts);
@@ -1016,7 +1268,7 @@ impl<'a, 'd> Search<'a, 'd> {
                 .is_some_and(|n| n.addr == insn.end())
         };
         let looked_at = match insn.flow {
-            Flow::Next if insn.traits.system_call => u32::MAX,
+            Flow::Next if insn.traits.system_call || self.guarded.contains(&k) => u32::MAX,
             Flow::Next if goes_on() => reads() & !allowed,
             Flow::CondJump { target, .. } | Flow::ShortCond { target }
                 if inside(target) && goes_on() =>
@@ -1032,17 +1284,39 @@ impl<'a, 'd> Search<'a, 'd> {
             }
             _ => u32::MAX,
         };
-        bases.spoilt |= state.based & looked_at;
+        for register in (0..32u8).filter(|r| (state.based & looked_at) >> r & 1 != 0) {
+            match self.formed_before(k, register) {
+                Some(addition) => {
+                    bases.read_otherwise.insert(addition);
+                }
+                None => bases.spoilt |= 1 << register,
+            }
+        }
+    }
+
+    /// The instruction in the straight code in front of instruction `k` that forms what a register holds there.
+    fn formed_before(&self, k: usize, register: u8) -> Option<usize> {
+        let insns = self.code.insns;
+        let straight = |i: &usize| {
+            let (insn, next) = (&insns[*i], &insns[*i + 1]);
+            insn.flow == Flow::Next && next.addr == insn.end() && !self.is_leader[*i + 1]
+        };
+        let mut before = (0..k).rev().take_while(straight);
+        let last = before.find(|i| self.values[*i].writes >> register & 1 != 0)?;
+        let sets = self.values[last].sets.filter(|s| s.to() == register);
+        sets.filter(|s| matches!(s, Sets::Sum { .. } | Sets::Address { .. }))
+            .map(|_| last)
     }
 
     /// Notes loads whose results another instruction reads than the addition and the jump.
     fn note_reads<I: Isa>(&self, k: usize, state: &State, facts: &mut Facts) {
         let insn = &self.code.insns[k];
         let of = |register: u8| match state.get(register).what {
-            What::Entry(load) | What::Target(load, _) => Some(load),
-            _ => None,
+            What::Entry(load) | What::Target(load, _) => [Some(load), None],
+            What::Either(a, b) => [Some(a), Some(b)],
+            _ => [None; 2],
         };
-        if (0..32).all(|r| of(r).is_none())
+        if (0..32).all(|r| of(r) == [None; 2])
             || insn.flow != Flow::Next
             || self.sum::<I>(k, state).is_some()
         {
@@ -1050,8 +1324,8 @@ impl<'a, 'd> Search<'a, 'd> {
         }
         let RegSet(reads) = I::effects(self.code.bytes(insn), insn).reads;
         for register in 0..32u8 {
-            if let Some(load) = of(register).filter(|_| reads >> register & 1 != 0) {
-                facts.spoilt.push(load);
+            if reads >> register & 1 != 0 {
+                facts.spoilt.extend(of(register).into_iter().flatten());
             }
         }
     }

@@ -29,8 +29,25 @@ pub(super) enum What {
     Number(u64),
     /// What the load with this number loaded from a table.
     Entry(u32),
+    /// What one of these two did, the smaller number first: a dispatch that is shared has one in front of the loop.
+    Either(u32, u32),
     /// The same, added to this address.
     Target(u32, u64),
+}
+
+impl What {
+    fn join(self, other: What) -> What {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (What::Entry(a), What::Entry(b)) => What::Either(a.min(b), a.max(b)),
+            (What::Either(a, b), What::Entry(c)) | (What::Entry(c), What::Either(a, b))
+                if c == a || c == b =>
+            {
+                What::Either(a, b)
+            }
+            _ => What::Any,
+        }
+    }
 }
 
 /// What is known of a register.
@@ -89,9 +106,7 @@ impl Value {
 
     fn join(&self, other: &Value) -> Value {
         let mut both = *self;
-        if self.what != other.what {
-            both.what = What::Any;
-        }
+        both.what = self.what.join(other.what);
         for (a, b) in both.most.iter_mut().zip(other.most) {
             *a = (*a).max(b);
         }

@@ -8,11 +8,11 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
 //! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
-use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, LabelLoad, Reach};
+use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach};
 use rustc_hash::FxHashMap;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
-use crate::cfg::{Block, BlockId, Cfg, OwnTable, Term, Use};
+use crate::cfg::{Block, BlockId, Cfg, Fallback, OwnTable, Term, Use};
 use crate::discover::Program;
 use crate::passes::{Change, Changes};
 use crate::pin::Pin;
@@ -81,8 +81,8 @@ pub struct Emitted {
     pub entry_check: u32,
     /// Where control from outside enters [further blocks](Probes::secondary_checks): block, fragment, offset.
     pub external_entries: Vec<(BlockId, u8, u32)>,
-    /// Ways to old code of tables of labels: the first table that has it, fragment, offset.
-    pub ways_out: Vec<(u32, u8, u32)>,
+    /// Fallbacks of tables of labels: the first table that has it, the entry, fragment, offset.
+    pub fallbacks: Vec<(u32, u32, u8, u32)>,
 }
 
 /// Where a branch goes.
@@ -180,16 +180,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             order[fragment].push(e.units.len() as u32 - 1);
         }
     }
-    let mut ways_out = Vec::new();
-    for (n, table) in cfg.own_tables.iter().enumerate() {
-        let shares = |other: &OwnTable| other.is_same(table);
-        if table.way_out.is_none() || cfg.own_tables[..n].iter().any(shares) {
-            continue;
-        }
-        let unit = e.label_way_out(table, &unit_of)?;
-        order[usize::from(e.units[unit as usize].fragment)].push(unit);
-        ways_out.push((n as u32, unit));
-    }
+    let fallbacks = e.fallbacks(&unit_of, &mut order)?;
     e.relax(&order);
     let mut out = Emitted {
         blocks: vec![(u8::MAX, 0); n],
@@ -215,11 +206,11 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
             (block, unit.fragment, unit.offset - check)
         })
         .collect();
-    out.ways_out = ways_out
+    out.fallbacks = fallbacks
         .into_iter()
-        .map(|(n, unit)| {
+        .map(|(table, entry, unit)| {
             let unit = &e.units[unit as usize];
-            (n, unit.fragment, unit.offset)
+            (table, entry, unit.fragment, unit.offset)
         })
         .collect();
     // Units that correspond to blocks are numbered by plan order; their open fixups speak of blocks.
@@ -402,6 +393,12 @@ impl<I: Isa> Emitter<'_, '_, I> {
         }
         if let Some(how) = table.labels {
             let (wide, own) = (table.width == 8, Target::OwnTable(number));
+            if let (Some(base), Some(scratch)) = (table.base_guard, table.scratch) {
+                let (old, load) = (Target::Same(table.table), Target::Same(table.load));
+                if !I::put_base_guard(&mut self.temp, base, scratch, old, load) {
+                    return Err(Pin::OutOfReach);
+                }
+            }
             let fits = I::put_label_load(&mut self.temp, bytes, how, wide, own);
             return fits.then_some(()).ok_or(Pin::OutOfReach);
         }
@@ -710,23 +707,50 @@ impl<I: Isa> Emitter<'_, '_, I> {
         self.units.len() as u32 - 1
     }
 
-    /// Code that goes on in old code where a jump's index is of no label.
-    fn label_way_out(&mut self, table: &OwnTable, unit_of: &[u32]) -> Result<u32, Pin> {
-        let elf = self.program.elf;
-        let bytes = |at| {
-            elf.bytes_at(at, table.len.into())
-                .ok_or(Pin::NotInstructions)
-        };
-        let (load, jump) = (bytes(table.load)?, bytes(table.jump)?);
+    /// Code that goes on in old code where an index is of no label, of all tables: the first table that has it, the
+    /// entry, and the unit.
+    fn fallbacks(
+        &mut self,
+        unit_of: &[u32],
+        order: &mut [Vec<u32>; 2],
+    ) -> Result<Vec<(u32, u32, u32)>, Pin> {
+        let tables = &self.cfg.own_tables;
+        let mut all = Vec::new();
+        for (n, table) in tables.iter().enumerate() {
+            let shares = |other: &OwnTable| other.is_same(table);
+            let Some(fallback) = table.fallback else {
+                continue;
+            };
+            if tables[..n].iter().any(shares) {
+                continue;
+            }
+            let without = table.entries.iter().zip(0u32..);
+            for (_, entry) in without.filter(|e| e.0.block.is_none()) {
+                let unit = self.fallback(table, fallback, entry, unit_of)?;
+                order[usize::from(self.units[unit as usize].fragment)].push(unit);
+                all.push((n as u32, entry, unit));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Code that loads an entry of the old table, and jumps to it.
+    fn fallback(
+        &mut self,
+        table: &OwnTable,
+        fallback: Fallback,
+        entry: u32,
+        unit_of: &[u32],
+    ) -> Result<u32, Pin> {
         let holds = |b: &Block| b.start <= table.jump && table.jump < b.end;
         let block = self.cfg.blocks.iter().position(holds);
         let unit = block.and_then(|b| self.units.get(*unit_of.get(b)? as usize));
         let fragment = unit.ok_or(Pin::NotInstructions)?.fragment;
         let piece = block.map_or(0, |b| self.cfg.blocks[b].piece);
         let begin = self.begin();
-        let based = table.labels == Some(LabelLoad::Based);
-        let old = based.then_some(Target::Same(table.table));
-        if !I::put_label_way_out(&mut self.temp, load, jump, old) {
+        let base = fallback.base.map(|base| (base, Target::Same(table.table)));
+        let entry = Target::Same(table.table.wrapping_add(8 * u64::from(entry)));
+        if !I::put_label_fallback(&mut self.temp, fallback.to, entry, base) {
             return Err(Pin::OutOfReach);
         }
         self.spans.push(Span {

@@ -96,15 +96,15 @@ impl OwnTables {
 }
 
 impl Placement {
-    /// Where a table of the i-th function leads with an index that is of no label.
-    fn label_way_out(&self, r: &Ready, i: usize, table: &OwnTable) -> Option<OutputAddr> {
-        let ways = r.code.ways_out.iter();
+    /// Where entry `k` of a table of the i-th function leads, which is of no label.
+    fn fallback(&self, r: &Ready, i: usize, table: &OwnTable, k: u32) -> Option<OutputAddr> {
+        let mut all = r.code.fallbacks.iter();
         let same = |n: u32| {
             r.own_tables
                 .get(n as usize)
                 .is_some_and(|t| t.is_same(table))
         };
-        let (_, fragment, offset) = ways.copied().find(|w| same(w.0))?;
+        let &(_, _, fragment, offset) = all.find(|f| f.1 == k && same(f.0))?;
         let start = self.fragments[i].get(usize::from(fragment))?;
         Some(*start + u64::from(offset))
     }
@@ -125,12 +125,12 @@ impl Placement {
                 let own = self.own_tables.at(i, n);
                 let mut at = (own - placed.addr) as usize;
                 let base = table.counts_from(own.get());
-                for entry in &table.entries {
+                for (entry, k) in table.entries.iter().zip(0u32..) {
                     let value = match entry.block {
                         None if table.relative => return Err(too_far()),
                         None if table.labels.is_some() => {
-                            let out = self.label_way_out(r, i, table).ok_or_else(too_far)?;
-                            out.get().wrapping_sub(base)
+                            let fallback = self.fallback(r, i, table, k).ok_or_else(too_far)?;
+                            fallback.get().wrapping_sub(base)
                         }
                         None => entry.stored,
                         Some(b) => self.block(ready, i, b).get().wrapping_sub(base),

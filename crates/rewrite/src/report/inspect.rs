@@ -5,7 +5,7 @@ use postlink_isa::{Isa, Machine, with_isa};
 use serde::Serialize;
 
 use crate::analyse::{Analysed, FunctionCounters, Scratch, count_pins, prepare};
-use crate::cfg::Term;
+use crate::cfg::{self, ExplainedJump, Term};
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
@@ -24,6 +24,16 @@ pub struct PinnedFunction {
     pub size: u64,
     /// Reason.
     pub reason: Pin,
+}
+
+/// An indirect jump that keeps its function where it is, or may continue in old code.
+#[derive(Clone, Debug, Serialize)]
+pub struct JumpOfFunction {
+    /// Name of the function.
+    pub function: String,
+    /// The jump, what comes of it, and why.
+    #[serde(flatten)]
+    pub jump: ExplainedJump,
 }
 
 /// The answer of `postlink inspect`.
@@ -62,6 +72,8 @@ pub struct Inspection {
     /// Indirect jumps of movable functions that are tail calls: in the caller's frame, and not by an entry of a table.
     /// They enter other functions, at old entries.
     pub tail_calls: usize,
+    /// Indirect jumps that keep their functions where they are, or may continue in old code; no tail calls.
+    pub indirect_jumps: Vec<JumpOfFunction>,
     /// Table jumps of movable functions that have tables of their own: with an index that is bounded by what the
     /// program compares, and with a guard.
     pub own_tables: (usize, usize),
@@ -105,7 +117,14 @@ pub fn inspect(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> 
 
 /// How many of the jumps that might continue in old code are tail calls: where they jump, the frame is the caller's.
 pub(crate) fn tail_calls(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> usize {
-    let Some(unwind) = &a.unwind else { return 0 };
+    tail_call_jumps(program, function, a).len()
+}
+
+/// Addresses of those.
+fn tail_call_jumps(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> Vec<u64> {
+    let Some(unwind) = &a.unwind else {
+        return Vec::new();
+    };
     let entry = (program.start(function), 0);
     let piece_of = |at: u64| {
         let block = a.cfg.blocks.iter().find(|b| b.start <= at && at < b.end);
@@ -115,7 +134,8 @@ pub(crate) fn tail_calls(program: &Program<'_>, function: usize, a: &Analysed<'_
     let jumps = jumps.filter_map(|at| Some((*at, piece_of(*at)?)));
     jumps
         .filter(|jump| unwind.has_same_frame(program, entry, *jump))
-        .count()
+        .map(|jump| jump.0)
+        .collect()
 }
 
 fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection, Error> {
@@ -125,31 +145,54 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let nonlocal_exits = NonlocalExits::new(&program);
     phases.begin("functions");
     phases::expect(program.functions.len());
-    let shares: Vec<(FunctionCounters, [usize; 6])> = postlink_parallel::map_range_with(
-        program.functions.len(),
-        Scratch::default,
-        |scratch, f| {
-            phases::did();
-            let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
-            let numbers = a.as_ref().map_or([0; 6], |a| {
-                let led = usize::from(a.entry_patch.is_none());
-                let tables = &a.cfg.own_tables;
-                let guarded = tables.iter().filter(|t| t.guarded).count();
-                let blocks = a.cfg.blocks.len();
-                let to_old = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
-                let tail_calls = tail_calls(&program, f, a);
-                let to_old = to_old.count() - tail_calls;
-                let proved = tables.len() - guarded;
-                [blocks, led, to_old, proved, guarded, tail_calls]
-            });
-            (FunctionCounters::of(&program, f, &a), numbers)
-        },
-    );
+    let shares: Vec<(FunctionCounters, [usize; 6], Vec<ExplainedJump>)> =
+        postlink_parallel::map_range_with(
+            program.functions.len(),
+            Scratch::default,
+            |scratch, f| {
+                phases::did();
+                let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
+                let numbers = a.as_ref().map_or([0; 6], |a| {
+                    let led = usize::from(a.entry_patch.is_none());
+                    let tables = &a.cfg.own_tables;
+                    let guarded = tables.iter().filter(|t| t.guarded).count();
+                    let blocks = a.cfg.blocks.len();
+                    let to_old = a.cfg.blocks.iter().filter(|b| b.term == Term::FallBack);
+                    let tail_calls = tail_calls(&program, f, a);
+                    let to_old = to_old.count() - tail_calls;
+                    let proved = tables.len() - guarded;
+                    [blocks, led, to_old, proved, guarded, tail_calls]
+                });
+                let jumps = match &a {
+                    Ok(a) => {
+                        let tail_calls = tail_call_jumps(&program, f, a);
+                        let mut jumps = cfg::fall_backs::<I>(&program, f, &a.cfg, &mut scratch.cfg);
+                        jumps.retain(|jump| !tail_calls.contains(&jump.address));
+                        jumps
+                    }
+                    Err(Pin::UnknownIndirectJump) => {
+                        let jump = cfg::keeps::<I>(&program, f, &mut scratch.cfg);
+                        jump.into_iter().collect()
+                    }
+                    Err(_) => Vec::new(),
+                };
+                (FunctionCounters::of(&program, f, &a), numbers, jumps)
+            },
+        );
     let sum = |k: usize| shares.iter().map(|s| s.1[k]).sum::<usize>();
     let (blocks, led) = (sum(0) as u64, sum(1));
     let falls_back = (shares.iter().filter(|s| s.1[2] > 0).count(), sum(2));
     let own_tables = (sum(3), sum(4));
     let sum_of_tail_calls = sum(5);
+    let jumps = shares.iter().enumerate();
+    let indirect_jumps = jumps.flat_map(|(f, share)| {
+        let function = program.name(f);
+        share.2.iter().map(move |jump| JumpOfFunction {
+            function: function.clone(),
+            jump: *jump,
+        })
+    });
+    let indirect_jumps = indirect_jumps.collect();
     let shares: Vec<FunctionCounters> = shares.into_iter().map(|s| s.0).collect();
     let movable: Vec<usize> = (0..shares.len())
         .filter(|f| shares[*f].pin.is_none())
@@ -192,6 +235,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
         led,
         falls_back,
         tail_calls: sum_of_tail_calls,
+        indirect_jumps,
         own_tables,
         code_pointers: program.refs.pointers.len(),
         dynamic_relocations: elf.dyn_relocs()?.len(),

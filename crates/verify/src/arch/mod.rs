@@ -344,10 +344,38 @@ pub(crate) struct LabelLoad {
     pub base: Option<u8>,
     /// The register with the index, and how the load extends it.
     pub index: (u8, u8),
-    /// The register that the label is in afterwards. No other is written, and no flag.
+    /// The register that the label is in afterwards. No other is written but `scratch`, and no flag.
     pub to: u8,
+    /// The register that the table's address is formed in, if that is another. Then words count from the table.
+    pub scratch: Option<u8>,
     /// Entries are addresses of 8 bytes, not words.
     pub wide: bool,
+}
+
+/// What new code has in the place of a label that it has none for: an entry of a table is loaded, and jumped to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LabelFallback {
+    /// Bytes of all its instructions, the jump among them.
+    pub len: u64,
+    /// Where the entry is.
+    pub entry: u64,
+    /// The register that it is loaded into.
+    pub to: u8,
+    /// Another register, and the address that is formed in it before.
+    pub base: Option<(u8, u64)>,
+}
+
+/// Instructions that let a register pass which holds an address, and lead any other value of it to `old`. They write
+/// no flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BaseGuard {
+    pub register: u8,
+    pub address: u64,
+    pub old: u64,
+    /// The only register that is written.
+    pub scratch: u8,
+    /// Bytes of all.
+    pub len: u8,
 }
 
 /// Straight code of the input that ends with a jump through a table of distances.
@@ -549,8 +577,13 @@ pub(crate) trait Arch: Sync + Send + 'static {
         None
     }
 
-    /// The straight code at the start of `bytes` as what forms an address in two steps: the register, the address.
-    fn forms_address(_bytes: &[u8], _addr: u64) -> Option<(u8, u64)> {
+    /// The straight code at the start of `bytes` as the fallback of a label.
+    fn label_fallback(_bytes: &[u8], _addr: u64) -> Option<LabelFallback> {
+        None
+    }
+
+    /// The guard of a table's address at the start of `bytes`.
+    fn base_guard(_bytes: &[u8], _addr: u64) -> Option<BaseGuard> {
         None
     }
 

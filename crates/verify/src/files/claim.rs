@@ -97,8 +97,8 @@ impl OwnTable {
     }
 
     /// What it is in the input, and how many of its entries there are. Tables of labels that have the same may be one.
-    pub(crate) fn key(&self) -> (InputAddr, u64, u64, bool, bool) {
-        (self.old, self.base, self.entries, self.wide, self.guarded)
+    pub(crate) fn key(&self) -> (InputAddr, u64, u64, bool) {
+        (self.old, self.base, self.entries, self.wide)
     }
 
     /// Where it is in the output.

@@ -35,8 +35,8 @@ impl Faults<'_> {
                     number,
                     table,
                     at: self.site_at(table.load.1.get())?.at,
-                    // An addition with an immediate operand.
-                    based: old >> 24 == 0x91,
+                    // An addition with an immediate operand, or one `adr`.
+                    based: old >> 24 == 0x91 || old & 0x9f00_0000 == 0x1000_0000,
                 })
             })
             .collect()
@@ -54,10 +54,10 @@ impl Faults<'_> {
             Kind::LabelEntrySwapped
             | Kind::LabelEntryOff
             | Kind::LabelEntryToOtherFunction
-            | Kind::LabelOutElsewhere
-            | Kind::LabelOutIndex
-            | Kind::LabelOutBase
-            | Kind::LabelOutJump => each.filter_map(|t| self.label_entry(kind, t)).collect(),
+            | Kind::LabelFallbackElsewhere
+            | Kind::LabelFallbackEntry
+            | Kind::LabelFallbackBase
+            | Kind::LabelFallbackJump => each.filter_map(|t| self.label_entry(kind, t)).collect(),
             Kind::LabelTableMoved | Kind::LabelTableWritable => each
                 .filter_map(|t| {
                     let to = match kind {
@@ -78,6 +78,22 @@ impl Faults<'_> {
                     }
                     self.claiming(&claim, format!("at {:#x}", t.table.load.1))
                 })
+                .collect(),
+            Kind::LabelGuardUnclaimed => each
+                .filter(|t| t.table.guarded)
+                .filter_map(|t| {
+                    let mut claim = self.claim.clone();
+                    let tables = &mut claim.functions.get_mut(t.function)?.tables;
+                    tables.get_mut(t.number)?.guarded = false;
+                    self.claiming(&claim, format!("at {:#x}", t.table.load.1))
+                })
+                .collect(),
+            Kind::LabelGuardLost
+            | Kind::LabelGuardRegister
+            | Kind::LabelGuardTable
+            | Kind::LabelGuardTarget => each
+                .filter(|t| t.table.guarded)
+                .filter_map(|t| self.label_guard(kind, t))
                 .collect(),
             Kind::LabelTableUnclaimed => each
                 .filter_map(|t| {
@@ -138,6 +154,19 @@ impl Faults<'_> {
         let base = sum.unwrap_or(load) >> 5 & 31;
         let named = [load & 31, load >> 5 & 31, load >> 16 & 31, base];
         let other = (0..29).find(|r| !named.contains(r))?;
+        if kind == Kind::LabelScratchRegister {
+            // The page is formed in a register that is not loaded.
+            let scratch = load >> 5 & 31;
+            let page = old(0).filter(|_| page && scratch != load & 31)?;
+            let words = [
+                Some(page & !31 | other),
+                Some(load & !(31 << 5) | other << 5),
+                sum.map(|sum| sum & !(31 << 5) | other << 5),
+            ];
+            let bytes = words.into_iter().flatten().flat_map(u32::to_le_bytes);
+            let bytes: Vec<u8> = bytes.collect();
+            return Some(Edit::new(format!("at {at:#x} of the file"), at, &bytes));
+        }
         let (k, new) = match kind {
             Kind::LabelPageOff if page => (0, old(0)? ^ 1 << 29),
             Kind::LabelIndexRegister => (first, load & !(31 << 16) | other << 16),
@@ -152,6 +181,21 @@ impl Faults<'_> {
         };
         let what = format!("word {k} at {at:#x} of the file");
         Some(Edit::new(what, at + 4 * k, &new.to_le_bytes()))
+    }
+
+    /// An instruction of the guard in front of a load of a label.
+    fn label_guard(&self, kind: Kind, t: &Claimed) -> Option<Edit> {
+        let at = |k: usize| t.at.checked_sub(4 * (5 - k));
+        let old = |k: usize| word(self.output.data.get(at(k)?..)?);
+        let (k, new) = match kind {
+            // b, over the jump
+            Kind::LabelGuardLost => (3, 0x1400_0002),
+            Kind::LabelGuardRegister => (2, old(2)? ^ 1 << 5),
+            Kind::LabelGuardTable => (1, old(1)? ^ 1 << 13),
+            _ => (4, old(4)? ^ 1),
+        };
+        let what = format!("in front of {:#x}", t.table.load.1);
+        Some(Edit::new(what, at(k)?, &new.to_le_bytes()))
     }
 
     /// What forms a table's address.
@@ -196,12 +240,19 @@ impl Faults<'_> {
         Some(edit)
     }
 
+    /// Whether a load of a label has another register for the table's address.
+    fn has_scratch(&self, t: &Claimed) -> bool {
+        let old = |k: usize| self.output.data.get(t.at + 4 * k..).and_then(word);
+        !t.based && old(1).is_some_and(|load| load >> 5 & 31 != load & 31)
+    }
+
     /// An entry of a table of labels.
     fn label_entry(&self, kind: Kind, t: &Claimed) -> Option<Edit> {
         let table = &t.table;
         let width = table.width() as usize;
         let at = self.offset(table.new.get())?;
-        let base = match (table.wide, t.based) {
+        // Words count from the new table where a register has its address.
+        let base = match (table.wide, t.based || self.has_scratch(t)) {
             (true, _) => 0,
             (false, true) => table.new.get(),
             (false, false) => table.old.get(),
@@ -243,28 +294,34 @@ impl Faults<'_> {
                 let other = others.find(|f| !f.in_new(table.load.1))?;
                 vec![(place(i), stored(other.new_entry().get())?)]
             }
-            // A way out ends with a load of a label and a jump.
+            // A fallback ends with a page, a load and a jump.
             _ => {
                 let words = |to: u64, k: u64| word(self.output.bytes(to + 4 * k, 4)?);
-                let skip = if t.based { 2 } else { 0 };
-                let leads_out = |i: &usize| {
-                    let load = entry(*i).and_then(|to| words(to, skip));
-                    let jump = entry(*i).and_then(|to| words(to, skip + 1));
-                    load.is_some_and(|w| w & 0xffe0_1c00 == 0xf860_1800)
-                        && jump.is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000)
+                let skip = |to: u64| match words(to, 1) {
+                    Some(add) if add >> 24 == 0x91 => 2,
+                    _ => 0,
                 };
-                let i = entries.find(leads_out)?;
+                let falls_back = |i: &usize| {
+                    let Some(to) = entry(*i) else { return false };
+                    let load = words(to, skip(to) + 1);
+                    let jump = words(to, skip(to) + 2);
+                    load.is_some_and(|w| w & 0xffc0_0000 == 0xf940_0000)
+                        && jump.is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000)
+                        && words(to, skip(to)).is_some_and(|w| w & 0x9f00_0000 == 0x9000_0000)
+                };
+                let i = entries.find(falls_back)?;
                 let to = entry(i)?;
+                let skip = skip(to);
                 let (k, flipped) = match kind {
-                    Kind::LabelOutElsewhere => {
+                    Kind::LabelFallbackElsewhere => {
                         let place = place(i);
                         let changes = vec![(place, stored(function.new_entry().get())?)];
                         let what = format!("entry {i} of the table at {:#x}", table.new);
                         return Some(Edit { what, changes });
                     }
-                    Kind::LabelOutIndex => (skip, 1 << 16),
-                    Kind::LabelOutBase if t.based => (1, 1 << 13),
-                    Kind::LabelOutJump => (skip + 1, 1 << 5),
+                    Kind::LabelFallbackEntry => (skip + 1, 1 << 10),
+                    Kind::LabelFallbackBase if skip > 0 => (1, 1 << 13),
+                    Kind::LabelFallbackJump => (skip + 2, 1 << 5),
                     _ => return None,
                 };
                 let new = words(to, k)? ^ flipped;

@@ -330,14 +330,14 @@ kinds! {
     LabelEntryOff,
     /// An entry of it leads to another function.
     LabelEntryToOtherFunction,
-    /// An entry that leads out leads to the function's entry.
-    LabelOutElsewhere,
-    /// What leads out takes another index.
-    LabelOutIndex,
+    /// An entry that leads to the fallback leads to the function's entry.
+    LabelFallbackElsewhere,
+    /// The fallback loads another entry of the old table.
+    LabelFallbackEntry,
     /// It forms another address.
-    LabelOutBase,
+    LabelFallbackBase,
     /// It jumps to another register.
-    LabelOutJump,
+    LabelFallbackJump,
     /// Claims, and what forms its address, say that it begins a page later.
     LabelTableMoved,
     /// They say that it is where the program writes.
@@ -362,6 +362,18 @@ kinds! {
     LabelSumElsewhere,
     /// The sum is in another register.
     LabelRegister,
+    /// The address of a table is formed in a register that holds something.
+    LabelScratchRegister,
+    /// A guard of a table's address lets everything pass.
+    LabelGuardLost,
+    /// It looks at another register.
+    LabelGuardRegister,
+    /// It compares with another address.
+    LabelGuardTable,
+    /// It leads elsewhere.
+    LabelGuardTarget,
+    /// The claim does not name it.
+    LabelGuardUnclaimed,
     /// A table's address is the old one's again, where loads of labels read it.
     LabelBaseLost,
     /// It is another page's.
@@ -550,10 +562,10 @@ impl Kind {
         Kind::LabelEntrySwapped,
         Kind::LabelEntryOff,
         Kind::LabelEntryToOtherFunction,
-        Kind::LabelOutElsewhere,
-        Kind::LabelOutIndex,
-        Kind::LabelOutBase,
-        Kind::LabelOutJump,
+        Kind::LabelFallbackElsewhere,
+        Kind::LabelFallbackEntry,
+        Kind::LabelFallbackBase,
+        Kind::LabelFallbackJump,
         Kind::LabelTableMoved,
         Kind::LabelTableWritable,
         Kind::LabelTableShort,
@@ -566,6 +578,12 @@ impl Kind {
         Kind::LabelSumOff,
         Kind::LabelSumElsewhere,
         Kind::LabelRegister,
+        Kind::LabelScratchRegister,
+        Kind::LabelGuardLost,
+        Kind::LabelGuardRegister,
+        Kind::LabelGuardTable,
+        Kind::LabelGuardTarget,
+        Kind::LabelGuardUnclaimed,
         Kind::LabelBaseLost,
         Kind::LabelBaseOff,
         Kind::LabelBaseRegister,

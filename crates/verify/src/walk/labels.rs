@@ -6,14 +6,16 @@
 //!
 //! | what | is shown |
 //! |---|---|
-//! | the load | takes the same bits of the same register as an index, and leaves a label in the same register; no other is written |
+//! | the load | takes the same bits of the same register as an index, and leaves a label in the same register; no other is written but one of linkers' stubs |
+//! | that other register | is read by nothing before it is overwritten; where control goes on in old code, no instruction of the function has to do with it |
 //! | the old table | T holds its address; a label in it is in memory that nobody writes once the loader is done |
-//! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or out |
-//! | the way out | loads from the old table as the load did, and jumps as the jump does; there T and the index hold what they did |
+//! | a guard | is in front of the load, lets pass that address in T, and leads to the old load with any other; it writes that other register alone |
+//! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or to its fallback |
+//! | its fallback | loads this entry of the old table into the register with the label, and jumps to it; it may form the old table's address in a register that holds another's in its place, and in no other |
 //! | the index | is below the number of entries, in so many bits as are taken |
-//! | the label | is read by the jump, and by nothing else |
-//! | an addition that forms another table's address | left the old table's address in the same register |
-//! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the way out, which forms the old one's; nor does a call find it where it may look |
+//! | the label | is read by the jump, and by nothing else; where two loads lead to one jump, they read the same table |
+//! | an instruction that forms another table's address | left the old table's address in the same register |
+//! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the fallback, which forms the old one's; nor does a call find it where it may look |
 //!
 //! So what is in memory where no label is does not matter: it is loaded as ever. A function that handles exceptions
 //! changes no register with a table's address: at landing pads nothing is known.
@@ -34,13 +36,15 @@ const ENTRIES: u64 = 4096;
 /// Between a load and its jump are not more instructions.
 const BETWEEN: usize = 64;
 
-/// What an entry leads to where the index is of no label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Out {
-    at: OutputAddr,
-    /// Bytes of it.
-    len: u64,
-    load: TableLoad,
+/// What entries of a table lead to where the index is of no label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fallback {
+    /// The register with the label.
+    to: u8,
+    /// The register in which the old table's address is formed.
+    base: Option<u8>,
+    /// All of them, with their lengths.
+    code: Vec<(OutputAddr, u64)>,
 }
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
@@ -53,8 +57,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     ) -> Result<Option<Next>, Box<Failure>> {
         let (p, q) = table.load;
         let wrong = |what: &str| fail(Failure::new(Check::JumpTable, what).at(p, q));
-        if table.guarded || table.base != 0 || table.wide != self.cx.fixed() {
+        if table.base != 0 || table.wide != self.cx.fixed() {
             return wrong("a table of labels is claimed to be another");
+        }
+        if table.guarded && !self.own.is_behind_guard(q) {
+            return wrong("the guard of a table's address is missing in front of a load");
         }
         if !pending.is_empty() {
             return wrong("a register holds another page where a table of labels is used");
@@ -72,6 +79,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if new.table != Some(table.new.get()) {
                 return wrong("a label is loaded from another table than the one that is claimed");
             }
+            if new.scratch.is_some_and(|r| A::STUB_SCRATCH >> r & 1 == 0) {
+                return wrong("a label is loaded by a register that is not one of linkers' stubs");
+            }
             if !self.mark_whole(p, q, slot, new.len, pending)? {
                 return Ok(Some(None));
             }
@@ -81,7 +91,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         } else {
             let sum = A::leaves(old_bytes, p.get()).left;
             let page = A::leaves(new_bytes, q.get()).left;
-            let (Some((old, Left::Plus { .. })), Some((new, Left::Address(to)))) = (sum, page)
+            let (Some((old, Left::Plus { .. } | Left::Address(_))), Some((new, Left::Address(to)))) =
+                (sum, page)
             else {
                 return wrong("what is claimed to form the address of a table of labels does not");
             };
@@ -89,6 +100,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 |insn: crate::arch::Insn| insn.field.is_some_and(|f| f.kind == FieldKind::Page);
             if old != new || !A::decode(new_bytes, q.get()).is_some_and(is_page) {
                 return wrong("the address of a table of labels is formed in another register");
+            }
+            if table.guarded {
+                return wrong("a guard is claimed where a table's address is formed");
             }
             if to != table.new.get() {
                 return wrong("another table's address is formed than the one that is claimed");
@@ -163,15 +177,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Relates the entries of a table of labels.
     fn publish_labels(&mut self, number: usize, table: &OwnTable) -> Step {
         let (p, q) = table.load;
-        let based = self.own.bases.contains_key(&q);
+        // Words count from the new table where a register has its address.
+        let scratch = self.own.labels.get(&q).and_then(|new| new.scratch);
+        let own = self.own.bases.contains_key(&q) || scratch.is_some();
         let same = |other: &(OwnTable, bool, usize)| {
-            other.1 == based && (other.0.key(), other.0.new) == (table.key(), table.new)
+            other.1 == own && (other.0.key(), other.0.new) == (table.key(), table.new)
         };
         if let Some((_, _, other)) = self.own.published.iter().find(|o| same(o)) {
             let targets = self.own.targets.get(other).cloned().unwrap_or_default();
             self.own.targets.insert(number, targets);
-            if let Some(out) = self.own.ways_out.get(other).copied() {
-                self.own.ways_out.insert(number, out);
+            if let Some(fallback) = self.own.fallbacks.get(other).cloned() {
+                self.own.fallbacks.insert(number, fallback);
             }
             return Ok(());
         }
@@ -180,7 +196,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return wrong("a jump table has no entries, or more than 4096");
         }
         let to = self.own_entries(table)?;
-        let base = match (table.wide, based) {
+        let base = match (table.wide, own) {
             (true, _) => 0,
             (false, true) => table.new.get(),
             (false, false) => table.old.get(),
@@ -194,10 +210,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 u32_in(to, 4 * i as usize).map(|w| base.wrapping_add_signed((w as i32).into()))
             };
             let to = OutputAddr::new(to.unwrap_or(0));
-            if let Some(out) = self.way_out(table, based, to) {
-                if *self.own.ways_out.entry(number).or_insert(out) != out {
-                    return wrong("entries of a table of labels lead out in different ways");
+            if let Some(found) = self.fallback(table, i, to) {
+                let all = self.own.fallbacks.entry(number).or_insert(Fallback {
+                    code: Vec::new(),
+                    ..found
+                });
+                if (all.to, all.base) != (found.to, found.base) {
+                    return wrong("entries of a table of labels have different fallbacks");
                 }
+                all.code.extend(found.code);
                 continue;
             }
             match from.map(InputAddr::new) {
@@ -216,33 +237,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         targets.sort_unstable();
         targets.dedup();
         self.own.targets.insert(number, targets);
-        self.own.published.push((*table, based, number));
+        self.own.published.push((*table, own, number));
         Ok(())
     }
 
-    /// The code at `at` as what loads from the old table and jumps.
-    fn way_out(&self, table: &OwnTable, based: bool, at: OutputAddr) -> Option<Out> {
+    /// The code at `at` as what loads entry `i` of the old table and jumps to it.
+    fn fallback(&self, table: &OwnTable, i: u64, at: OutputAddr) -> Option<Fallback> {
         let (bytes, _) = self.new_bytes(at)?;
-        let skip = if based { 2 * A::STEP } else { 0 };
-        let load = A::table_load(bytes.get(skip..)?)?;
-        let (to, base) = (load.to?, load.base?);
-        if based && A::forms_address(bytes, at.get()) != Some((base, table.old.get())) {
-            return None;
-        }
-        let jump = bytes.get(skip + A::STEP..)?.get(..A::STEP)?;
-        let len = (skip + 2 * A::STEP) as u64;
-        let insn = A::decode(jump, at.get() + len - A::STEP as u64)?;
-        let jumps = matches!(insn.flow, Flow::IndirectJump { .. })
-            && A::operand(jump, at.get()).is_some_and(|o| o.0 == Operand::Register(to));
-        let kept = load.wide && to != base && to != load.index;
-        (jumps && kept).then_some(Out { at, len, load })
+        let found = A::label_fallback(bytes, at.get())?;
+        let entry = table.old.get().wrapping_add(8 * i);
+        let formed = found.base.is_none_or(|base| base.1 == table.old.get());
+        (found.entry == entry && formed).then(|| Fallback {
+            to: found.to,
+            base: found.base.map(|base| base.0),
+            code: vec![(at, found.len)],
+        })
     }
 
-    /// Shows that at the jump behind a load of a label the way out finds what the load did: notes where that is.
-    fn judge_way_out(
+    /// Shows that what a load of a label loads is what the jump behind it goes to, and notes where the fallbacks of
+    /// that jump are.
+    fn judge_fallback(
         &self,
         (at, next): (OutputAddr, OutputAddr),
-        out: &Out,
+        fallback: &Fallback,
         load: &TableLoad,
         shown: &mut Shown,
     ) -> Step {
@@ -250,13 +267,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let p = self.old_of(at).unwrap_or(self.f.old_entry);
             fail(Failure::new(Check::JumpTable, what).at(p, at))
         };
-        let (Some(to), Some(base)) = (load.to, load.base) else {
-            return Ok(());
-        };
-        if out.load != *load {
-            return wrong("what leads out of a table of labels loads something else");
+        if load.to != Some(fallback.to) {
+            return wrong("the fallback of a table of labels loads into another register");
         }
-        let used = 1u32 << to | 1 << base | 1 << load.index;
         let mut here = next;
         for _ in 0..BETWEEN {
             if let Some(end) = self.passed_over(here) {
@@ -267,26 +280,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 break;
             };
             let own = bytes.get(..usize::from(insn.len)).unwrap_or(bytes);
+            let written = A::leaves(bytes, here.get()).writes >> fallback.to & 1 != 0;
             match insn.flow {
-                Flow::Next | Flow::Nothing if A::leaves(bytes, here.get()).writes & used == 0 => {
-                    here += u64::from(insn.len);
+                Flow::Next | Flow::Nothing if !written => here += u64::from(insn.len),
+                Flow::Jump(target) if self.f.in_new(OutputAddr::new(target)) => {
+                    here = OutputAddr::new(target);
                 }
                 Flow::IndirectJump { .. }
                     if A::operand(own, here.get())
-                        .is_some_and(|o| o.0 == Operand::Register(to)) =>
+                        .is_some_and(|o| o.0 == Operand::Register(fallback.to)) =>
                 {
                     let Some(jump) = self.old_of(here) else { break };
-                    shown.ways_out.push((jump, out.at, out.len));
+                    let all = fallback.code.iter().map(|(at, len)| (jump, *at, *len));
+                    shown.fallbacks.extend(all);
                     return Ok(());
                 }
                 _ => break,
             }
         }
-        wrong("what leads out of a table of labels finds other registers than its load did")
+        wrong("a label is not jumped to right behind its load, and has a fallback")
     }
 
-    /// Marks a way out, and compares what unwinding says of it: it stands for the jump at `p`.
-    pub(super) fn mark_way_out(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
+    /// Marks a fallback, and compares what unwinding says of it: it stands for the jump at `p`.
+    pub(super) fn mark_fallback(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
         let slot = self.new_bytes(q).map_or(0, |b| b.1);
         if self.s.map.get(slot) == Some(&0) {
             self.mark(q, slot, A::STEP, p)?;
@@ -313,16 +329,16 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return self.base_step(at, number, bytes, values, shown).map(Some);
         }
         let plain = || A::table_load(bytes).filter(|_| A::STEP > 1);
-        let (load, wide, len) = match self.own.labels.get(&at) {
+        let (load, wide, len, scratch) = match self.own.labels.get(&at) {
             Some(new) => {
                 let Some(old) = self.old_load(at) else {
                     return Ok(None);
                 };
-                (old, new.wide, new.len)
+                (old, new.wide, new.len, new.scratch)
             }
             None => match plain() {
                 Some(load) if load.base.is_some_and(|b| values.bases >> b & 1 != 0) => {
-                    (load, true, A::STEP as u64)
+                    (load, true, A::STEP as u64, None)
                 }
                 _ => return Ok(None),
             },
@@ -334,16 +350,36 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let number = claimed.or_else(|| self.based_on(values, base, wide));
         if let Some(shown) = shown {
             self.judge_label(at, number, &load, values, shown)?;
-            if let Some(out) = number.and_then(|n| self.own.ways_out.get(&n)) {
-                self.judge_way_out((at, at + len), out, &load, shown)?;
+            if let Some(fallback) = number.and_then(|n| self.own.fallbacks.get(&n)) {
+                self.judge_fallback((at, at + len), fallback, &load, shown)?;
             }
         }
-        match number {
+        if let Some(register) = scratch {
+            values.lose_foreign(1 << register);
+        }
+        // Several loads that have one table lead to one jump.
+        match number.map(|number| self.first_of(number)) {
             Some(number) if wide => values.put_foreign(to, Fact::Entry(number)),
             Some(number) => values.put_foreign(to, Fact::Target(number)),
             None => values.lose_foreign(1 << to),
         }
         Ok(Some(at + len))
+    }
+
+    /// The first table of labels that is the same, and whose entries lead to the same.
+    fn first_of(&self, number: usize) -> usize {
+        // A guarded load has a jump of its own, of which that is told.
+        let Some(table) = self.f.tables.get(number).filter(|t| !t.guarded) else {
+            return number;
+        };
+        let fallback = |n: usize| self.own.fallbacks.get(&n);
+        let targets = |n: usize| self.own.targets.get(&n);
+        let same = |other: &&(OwnTable, bool, usize)| {
+            (other.0.key(), other.0.new) == (table.key(), table.new)
+                && (targets(other.2), fallback(other.2)) == (targets(number), fallback(number))
+        };
+        let found = self.own.published.iter().find(same);
+        found.map_or(number, |other| other.2)
     }
 
     /// The load of a label that an instruction of new code stands for.
@@ -382,8 +418,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let own = |register: u8| values.foreign >> register & 1 == 0;
         if self.own.loads.contains_key(&at) {
             shown.judged.insert(number);
-            let base = load.base.filter(|base| own(*base));
-            let held = base.and_then(|base| self.address(values.fact(base)?));
+            // Or it holds another table's address, where it would hold this one.
+            let held = load.base.and_then(|base| self.held_by(values, base));
             if held != Some(table.old.get()) {
                 return wrong("the address of a table of labels is not known where it is used");
             }
@@ -412,6 +448,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some(shown) = shown {
             shown.judged.insert(number);
             let formed = match left {
+                Some((_, Left::Address(address))) => Some(address),
                 Some((_, Left::Plus { from, number })) if values.foreign >> from & 1 == 0 => {
                     let held = values.fact(from).and_then(|f| self.address(f));
                     held.map(|a| a.wrapping_add(number))
@@ -431,21 +468,111 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(at + A::STEP as u64)
     }
 
-    /// A jump through a table of labels may lead out, with all registers as they would be but those that hold something
-    /// else for another reason.
-    pub(super) fn lead_out(
+    /// What a register holds in the old program, if that is an address.
+    fn held_by(&self, values: &Values, register: u8) -> Option<u64> {
+        let held = self.address(values.fact(register)?)?;
+        if values.foreign >> register & 1 == 0 {
+            return Some(held);
+        }
+        if values.bases >> register & 1 == 0 {
+            return None;
+        }
+        let mut all = self.own.bases.values().filter_map(|n| {
+            let table = self.f.tables.get(*n)?;
+            (table.new.get() == held).then(|| table.old.get())
+        });
+        let old = all.next()?;
+        all.all(|other| other == old).then_some(old)
+    }
+
+    /// A jump through a table of labels may lead to its fallback, with all registers as they would be but those that
+    /// hold something else for another reason.
+    pub(super) fn fall_back(
         &self,
         at: OutputAddr,
-        out: &Out,
+        number: usize,
         values: &Values,
         shown: Option<&mut Shown>,
     ) -> Step {
-        let formed = [out.load.to, out.load.base].into_iter().flatten();
-        let own = formed.fold(0, |set, register| set | 1u32 << register);
+        let Some(fallback) = self.own.fallbacks.get(&number) else {
+            return Ok(());
+        };
+        let own = 1u32 << fallback.to | fallback.base.map_or(0, |base| 1 << base);
+        let table = self.f.tables.get(number).map(|t| t.old.get());
+        if shown.is_some()
+            && let Some(base) = fallback.base
+            && (values.bases >> base & 1 == 0 || self.held_by(values, base) != table)
+        {
+            let p = self.old_of(at).unwrap_or(self.f.old_entry);
+            let text = "the fallback of a table of labels forms an address in a register that would not hold it";
+            return fail(Failure::new(Check::JumpTable, text).at(p, at));
+        }
         self.bases_stay(at, values, !own, shown.is_some())?;
         let mut values = values.clone();
         values.foreign &= !own;
-        self.leave(&values, shown)
+        self.leave_scratch(at, &mut values, shown)
+    }
+
+    /// Control goes on in old code, where registers of linkers' stubs may be others if nothing has to do with them.
+    pub(super) fn leave_scratch(
+        &self,
+        at: OutputAddr,
+        values: &mut Values,
+        mut shown: Option<&mut Shown>,
+    ) -> Step {
+        let scratch = values.foreign & A::STUB_SCRATCH;
+        if let Some(shown) = shown.as_deref_mut()
+            && scratch != 0
+        {
+            let conventions = A::STUBS_AT_CALLS
+                && (self.f.old.iter()).all(|r| self.cx.old_unwind.find(r.start.get()).is_some());
+            if !conventions || scratch & !self.untouched_by_old() != 0 {
+                let p = self.old_of(at).unwrap_or(self.f.old_entry);
+                let text =
+                    "old code may read a register that holds something else where it goes on";
+                return fail(Failure::new(Check::JumpTable, text).at(p, at));
+            }
+            shown.by_convention = true;
+        }
+        values.foreign &= !scratch;
+        self.leave(values, shown)
+    }
+
+    /// The guard of the base of a claimed load of the old side's, if there is one at `at`: where it ends.
+    pub(super) fn guard_of_base(&self, p: InputAddr, at: OutputAddr) -> Option<OutputAddr> {
+        let (bytes, _) = self.new_bytes(at)?;
+        let guard = A::base_guard(bytes, at.get())?;
+        let end = at + u64::from(guard.len);
+        let mut tables = self.f.tables.iter().filter(|t| t.guarded && t.load.0 == p);
+        let table = tables.find(|t| t.load.1 == end)?;
+        let load = A::table_load(self.old_bytes(p)?)?;
+        let overwritten = self.cx.patches.owner(p).is_some() || self.cx.arrivals.owner(p).is_some();
+        let leads = InputAddr::new(guard.old) == p && !overwritten;
+        let compares = Some(guard.register) == load.base && guard.address == table.old.get();
+        let scratch = A::STUB_SCRATCH >> guard.scratch & 1 != 0 && guard.scratch != load.index;
+        (leads && compares && scratch).then_some(end)
+    }
+
+    /// After the guard of a base, which leads to old code with all other values.
+    pub(super) fn guarded_base(
+        &self,
+        at: OutputAddr,
+        values: &mut Values,
+        shown: Option<&mut Shown>,
+    ) -> Step {
+        let Some(guard) = self
+            .new_bytes(at)
+            .and_then(|(bytes, _)| A::base_guard(bytes, at.get()))
+        else {
+            return Ok(());
+        };
+        values.lose_foreign(1 << guard.scratch);
+        self.bases_stay(at, values, u32::MAX, shown.is_some())?;
+        self.leave_scratch(at, &mut values.clone(), shown)?;
+        if values.foreign >> guard.register & 1 == 0 {
+            values.put_address(guard.register, guard.address);
+        }
+        Ok(())
     }
 
     /// Control leaves new code, or a call may look at these registers: none of them holds another table's address.

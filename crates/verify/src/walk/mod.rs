@@ -681,7 +681,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if here.contains(&at) {
                 return Ok(Some(State::Spin(at)));
             }
-            let guard = self.guard_of_index(state, at);
+            let guard = self.guard_of_load(state, at);
             let inserted = match guard {
                 None => self.inserted(state, chain, at),
                 guard => guard,

@@ -44,7 +44,7 @@
 //! next call, return or other indirect jump (A6); up to there that is shown.
 
 use super::changes::Next;
-use super::labels::Out;
+use super::labels::Fallback;
 use super::no_return;
 use super::pages::Pending;
 use super::values::{Fact, Values};
@@ -79,7 +79,7 @@ pub(super) struct OwnTables {
     /// Tables of labels whose entries were related, and whether registers hold their addresses.
     pub published: Vec<(OwnTable, bool, usize)>,
     /// What entries of theirs lead to that are of no label.
-    pub ways_out: FxHashMap<usize, Out>,
+    pub fallbacks: FxHashMap<usize, Fallback>,
     /// Guards, with their ends.
     guards: FxHashMap<OutputAddr, OutputAddr>,
     /// Inserted code, with its end.
@@ -108,16 +108,23 @@ pub(super) struct Shown {
     jumps: Vec<(OutputAddr, usize)>,
     /// Tables whose loads were judged.
     pub judged: FxHashSet<usize>,
-    /// Ways out of tables of labels, with the old jump and their lengths.
-    pub ways_out: Vec<(InputAddr, OutputAddr, u64)>,
+    /// Fallbacks of tables of labels, with the old jump and their lengths.
+    pub fallbacks: Vec<(InputAddr, OutputAddr, u64)>,
     /// Something foreign is left where it is not looked any further (A6).
     left: bool,
+    /// A register of linkers' stubs is foreign where old code goes on, which has nothing to do with it (A13).
+    pub by_convention: bool,
 }
 
 impl OwnTables {
     /// The lock step is at a call or system call, and goes on behind it or not.
     pub(super) fn comes_back(&mut self, call: OutputAddr, goes_on: bool) {
         *self.returns.entry(call).or_insert(false) |= goes_on;
+    }
+
+    /// Whether a guard ends there.
+    pub(super) fn is_behind_guard(&self, at: OutputAddr) -> bool {
+        self.guards.values().any(|end| *end == at)
     }
 
     /// Whether a call or system call ends a path, at the end of its function (A7): what is behind it in new code is
@@ -357,6 +364,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut tables = self.f.tables.iter().filter(|t| t.load.0 == p);
         tables.any(|t| {
             let guard = || {
+                if A::STEP > 1 {
+                    return self.guard_of_base(p, at);
+                }
                 let (bytes, _) = self.new_bytes(at)?;
                 Some(at + u64::from(A::index_guard(bytes, at.get())?.len))
             };
@@ -365,17 +375,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The end of a guard at `at`, if there is one and it is in front of a claimed load of the old side's.
-    pub(super) fn guard_of_index(
-        &mut self,
-        state: &OldState,
-        at: OutputAddr,
-    ) -> Option<OutputAddr> {
+    pub(super) fn guard_of_load(&mut self, state: &OldState, at: OutputAddr) -> Option<OutputAddr> {
         let State::At(p, _) = *state else {
             return None;
         };
         let guarded = |t: &&OwnTable| t.guarded && t.load.0 == p;
         // Most functions have none.
         self.f.tables.iter().find(guarded)?;
+        if A::STEP > 1 {
+            let end = self.guard_of_base(p, at)?;
+            self.enter_old(p);
+            self.own.guards.insert(at, end);
+            return Some(end);
+        }
         let (bytes, _) = self.new_bytes(at)?;
         let guard = A::index_guard(bytes, at.get())?;
         let end = at + u64::from(guard.len);
@@ -407,8 +419,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.kept_by_calls = assumed.kept;
         self.out.without_return = assumed.no_return;
         self.out.behind_tables = shown.left;
-        for &(p, q, len) in &shown.ways_out {
-            self.mark_way_out(p, q, len)?;
+        self.out.by_convention |= shown.by_convention;
+        for &(p, q, len) in &shown.fallbacks {
+            self.mark_fallback(p, q, len)?;
         }
         for (q, number) in shown.jumps {
             let (Some(p), Some(table)) = (self.old_of(q), self.f.tables.get(number)) else {
@@ -616,7 +629,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             if let Some(end) = self.passed_over(at) {
                 if self.own.guards.contains_key(&at) {
-                    self.guarded(at, &mut values);
+                    self.guarded(at, &mut values, shown.as_deref_mut())?;
                 }
                 at = end;
                 continue;
@@ -694,9 +707,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Flow::IndirectJump { .. } => {
                     match self.through(at, &insn, bytes, &values) {
                         Some(number) => {
-                            if let Some(out) = self.own.ways_out.get(&number) {
-                                self.lead_out(at, out, &values, shown)?;
-                            }
+                            self.fall_back(at, number, &values, shown)?;
                             self.plain(at, bytes, &mut values);
                             let targets = self.own.targets.get(&number).into_iter().flatten();
                             goes.extend(targets.map(|to| (*to, values.clone())));
@@ -733,13 +744,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// After a guard.
-    fn guarded(&self, at: OutputAddr, values: &mut Values) {
+    fn guarded(&self, at: OutputAddr, values: &mut Values, shown: Option<&mut Shown>) -> Step {
+        if A::STEP > 1 {
+            return self.guarded_base(at, values, shown);
+        }
         let bytes = self.new_bytes(at).map_or(&b""[..], |b| b.0);
         values.lose_flags();
         values.foreign_flags = flag::ALL;
         if let Some(guard) = A::index_guard(bytes, at.get()) {
             values.bound(guard.register, 64, guard.last);
         }
+        Ok(())
     }
 
     /// After an instruction that does not branch.

@@ -290,6 +290,13 @@ impl Values {
         self.bases &= !(1 << register);
     }
 
+    /// A register is known to hold an address, as in the old program.
+    pub(super) fn put_address(&mut self, register: u8, address: u64) {
+        if let Some(known) = self.registers.get_mut(usize::from(register)) {
+            known.fact = Some(Fact::Address(address));
+        }
+    }
+
     /// Puts the address of a table into a register that holds another one's in the old program.
     pub(super) fn put_base(&mut self, register: u8, table: u64) {
         self.put_foreign(register, Fact::Address(table));

@@ -37,9 +37,9 @@ use crate::arch::graph::Graph;
 use crate::arch::step::Step;
 
 use super::{
-    Arch, AsksForHugePages, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn, LabelLoad,
-    Leaves, Loaded, Longer, Notes, Operand, OwnTableJump, PageUse, Plain, TableJump, TableLoad,
-    Takes, ThroughSlot, Touched,
+    Arch, AsksForHugePages, BaseGuard, Dispatch, Effects, Field, FieldKind, Flow, Guess, Insn,
+    LabelFallback, LabelLoad, Leaves, Loaded, Longer, Notes, Operand, OwnTableJump, PageUse, Plain,
+    TableJump, TableLoad, Takes, ThroughSlot, Touched,
 };
 
 /// The instruction set.
@@ -643,8 +643,12 @@ impl Arch for AArch64 {
         tables::table_load(bytes)
     }
 
-    fn forms_address(bytes: &[u8], addr: u64) -> Option<(u8, u64)> {
-        tables::formed(bytes, addr).map(|(register, formed)| (register as u8, formed))
+    fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
+        tables::label_fallback(bytes, addr)
+    }
+
+    fn base_guard(bytes: &[u8], addr: u64) -> Option<BaseGuard> {
+        tables::base_guard(bytes, addr)
     }
 
     fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {

@@ -17,7 +17,7 @@
 //! index, E the entry, B the base and D the target:
 //!
 //! ```text
-//! [adrp T, page; add T, T, #low]
+//! [adrp T, page; add T, T, #low]     or     [adr T, table]
 //! ldr{b,h,sb,sh,,sw} E, [T, I]; adr B, base     or     adr B, base; ldr… E, [T, I]     or     ldr… E, [T, I] (B is T)
 //! add D, B, E {, extension #shift}
 //! br D
@@ -29,13 +29,20 @@
 //! adrp D, page; ldr D, [D, I, #3]
 //! adrp D, page; ldrsw D, [D, I, #2]; add D, T, D
 //! ldrsw D, [T, I, #2]; add D, T, D
+//! adrp S, page; ldr D, [S, I, #3]
+//! adrp S, page; ldrsw D, [S, I, #2]; add D, S, D
 //! ```
+//!
+//! An entry that is no label leads to `[adrp T, page; add T, T, #low;] adrp D, page; ldr D, [D, #low]; br D`, and a
+//! guard of a table's address is `adrp S, page; add S, S, #low; sub S, T, S; cbz S, over the next; b old`.
 //!
 //! Jumps through tables of distances are in the output `adrp S, page; add S, S, #low; ldrsw L, [S, I, #2]; add D, S, L;
 //! br D`, for a table of words that count from it.
 
 use super::{AArch64, registers, target, word};
-use crate::arch::{Arch, LabelLoad, Leaves, Left, OwnTableJump, TableJump, TableLoad};
+use crate::arch::{
+    Arch, BaseGuard, LabelFallback, LabelLoad, Leaves, Left, OwnTableJump, TableJump, TableLoad,
+};
 
 fn ones(bits: u32) -> u64 {
     if bits >= 64 {
@@ -263,13 +270,26 @@ fn signed(load: u32, sum: u32) -> Option<bool> {
 
 /// See [`Arch::table_jump`].
 pub(super) fn table_jump(bytes: &[u8], addr: u64) -> Option<TableJump> {
-    let front = formed(bytes, addr);
-    let skip = if front.is_some() { 8 } else { 0 };
-    let at = |k: usize| bytes.get(skip + 4 * k..).and_then(word);
-    let adr = |k: usize| {
-        let w = at(k).filter(|w| w & 0x9f00_0000 == 0x1000_0000 && w & 31 != 31)?;
-        Some((w & 31, target(w, addr.wrapping_add((skip + 4 * k) as u64))))
+    let one = |k: usize| {
+        let w = bytes.get(k..).and_then(word);
+        let w = w.filter(|w| w & 0x9f00_0000 == 0x1000_0000 && w & 31 != 31)?;
+        Some((w & 31, target(w, addr.wrapping_add(k as u64))))
     };
+    // One `adr` forms the table's address if a load takes it as that.
+    let taken = |k: usize| {
+        let loads = |k: usize| bytes.get(k..).and_then(word).and_then(indexed);
+        let load = loads(k).or_else(|| one(k).and_then(|_| loads(k + 4)));
+        load.map(|load| load.0)
+    };
+    let by_one = one(0).filter(|(register, _)| taken(4) == Some(*register));
+    let front = formed(bytes, addr).or(by_one);
+    let skip = match front {
+        Some(_) if by_one.is_some() => 4,
+        Some(_) => 8,
+        None => 0,
+    };
+    let at = |k: usize| bytes.get(skip + 4 * k..).and_then(word);
+    let adr = |k: usize| one(skip + 4 * k);
     let (load, base, behind) = match (adr(0), adr(1)) {
         (Some(base), _) => (at(1)?, Some((base, true)), 2),
         (None, Some(base)) => (at(0)?, Some((base, false)), 2),
@@ -374,12 +394,11 @@ pub(super) fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
     let at = |k: usize| bytes.get(4 * (k + usize::from(pages))..).and_then(word);
     let load = at(0)?;
     let (from, index, to) = indexed(load)?;
-    // What holds the page is loaded over, and not the index.
-    if page.is_some_and(|(register, _)| register != from || from != to || to == u32::from(index.0))
-    {
+    // What holds the page is not the index.
+    if page.is_some_and(|(register, _)| register != from || from == u32::from(index.0)) {
         return None;
     }
-    let table = page.map(|p| p.1);
+    let scratch = (pages && from != to).then_some(from);
     let (wide, base) = match load & 0xffe0_0000 {
         0xf860_0000 if pages => (true, None),
         // ldrsw, and its sum with a register that is not the loaded one
@@ -387,20 +406,65 @@ pub(super) fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
             let sum = at(1)?;
             let base = field(sum, 5, 5);
             let adds = sum == 0x8b00_0000 | to << 16 | base << 5 | to;
-            if !adds || base == to || base == 31 || !pages && base != from {
+            // Where the load has a register for the page, or the base, that is what is added.
+            let other = scratch.or((!pages).then_some(from));
+            if !adds || base == to || base == 31 || other.is_some_and(|other| base != other) {
                 return None;
             }
-            (false, Some(base as u8))
+            (false, Some(base as u8).filter(|_| scratch.is_none()))
         }
         _ => return None,
     };
     Some(LabelLoad {
         len: 4 * (u64::from(pages) + 1 + u64::from(!wide)),
-        table,
+        table: page.map(|p| p.1),
         base,
         index,
         to: to as u8,
+        scratch: scratch.map(|register| register as u8),
         wide,
+    })
+}
+
+/// See [`Arch::label_fallback`].
+pub(super) fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
+    let base = formed(bytes, addr);
+    let skip = if base.is_some() { 8 } else { 0 };
+    let at = |k: usize| bytes.get(skip + 4 * k..).and_then(word);
+    let (page, load, jump) = (at(0)?, at(1)?, at(2)?);
+    let to = page & 31;
+    // ldr of 64 bits with an offset
+    let loads = page & 0x9f00_0000 == 0x9000_0000
+        && load & 0xffc0_03ff == 0xf940_0000 | to << 5 | to
+        && jump == 0xd61f_0000 | to << 5
+        && to != 31
+        && base.is_none_or(|(register, _)| register != to);
+    let page = target(page, addr.wrapping_add(skip as u64));
+    loads.then(|| LabelFallback {
+        len: skip as u64 + 12,
+        entry: page.wrapping_add(8 * u64::from(field(load, 10, 12))),
+        to: to as u8,
+        base: base.map(|(register, address)| (register as u8, address)),
+    })
+}
+
+/// See [`Arch::base_guard`].
+pub(super) fn base_guard(bytes: &[u8], addr: u64) -> Option<BaseGuard> {
+    let (scratch, address) = formed(bytes, addr)?;
+    let at = |k: usize| bytes.get(4 * k..).and_then(word);
+    let (difference, branch, jump) = (at(2)?, at(3)?, at(4)?);
+    let register = field(difference, 5, 5);
+    // sub s, r, s; cbz s, over the jump; b
+    let compares = difference == 0xcb00_0000 | scratch << 16 | register << 5 | scratch
+        && ![31, scratch].contains(&register)
+        && branch == 0xb400_0040 | scratch
+        && jump >> 26 == 5;
+    compares.then(|| BaseGuard {
+        register: register as u8,
+        address,
+        old: target(jump, addr.wrapping_add(16)),
+        scratch: scratch as u8,
+        len: 20,
     })
 }
 
