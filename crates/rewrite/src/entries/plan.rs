@@ -485,6 +485,16 @@ impl Plan {
                 .map_err(reach(r.function as usize))?;
             patch(r.place, &field[..width as usize])?;
         }
+        self.fill_pointers(program, &entered, patch)
+    }
+
+    /// Lets pointers in data that may follow a function lead to where it is entered from now on.
+    fn fill_pointers(
+        &self,
+        program: &Program<'_>,
+        entered: &FxHashMap<InputAddr, OutputAddr>,
+        mut patch: impl FnMut(u64, &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         for &(function, index) in &self.references.data {
             let start = InputAddr::new(program.start(function as usize));
             let (Some(new), p) = (entered.get(&start), &program.refs.pointers[index as usize])
