@@ -272,9 +272,9 @@ fn a_layout_is_chosen_by_the_trace_of_this_very_file() {
         "-o",
         "other.pltrace",
         "--windows",
-        "1",
+        "8",
         "--steps",
-        "9",
+        "2000",
         "--",
         "{}",
     ]);

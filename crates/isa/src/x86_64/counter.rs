@@ -16,8 +16,9 @@
 //! | atomic | nothing | the same with `rax` saved on the stack | 30 |
 //! | per thread | as for atomic | the same with `inc qword gs:[c]` | 1 more each |
 //! | biased | CF PF AF ZF SF OF, `r` | see below | 35 |
-//! | biased | CF PF AF ZF SF OF | the same with `rax` saved on the stack | 50 |
-//! | biased | else | the same between `lahf` and `sahf`, as for atomic; registers that are missing saved on the stack | up to 63 |
+//! | biased | `rax`, `r` | the same between `lahf` (`seto al`) and (`add al,127`) `sahf` | up to 42 |
+//! | biased | two registers | the same with `rax` kept in one of them | up to 48 |
+//! | biased | less | as for atomic: the counter that threads share | |
 //!
 //! Per thread, `c` is an offset from the GS base, where each thread has an area of its own
 //! ([`runtime`](super::runtime)). No lock is needed, but what reads, adds and writes is still one
@@ -65,8 +66,6 @@ const BY_INC: RegSet = RegSet(PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
 const BY_CMP: RegSet = RegSet(BY_INC.0 | CF.0);
 
 const RAX: u8 = 0;
-const RCX: u8 = 1;
-const RDX: u8 = 2;
 
 /// The prefix for memory relative to the GS base.
 pub(super) const GS: u8 = 0x65;
@@ -82,9 +81,13 @@ pub fn put_counter<T: Copy>(
     place: CounterPlace<T>,
 ) {
     let counter = place.counter;
-    if mode == CounterMode::Biased {
-        return Biased::new(live).put(out, place);
-    }
+    let mode = match mode {
+        CounterMode::Biased => match Biased::new(live) {
+            Some(biased) => return biased.put(out, place),
+            None => CounterMode::Atomic,
+        },
+        other => other,
+    };
     let dead = PREFERRED
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
@@ -109,9 +112,13 @@ pub fn put_counter<T: Copy>(
 
 /// Length of what [`put_counter`] appends; the table above.
 pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
-    if mode == CounterMode::Biased {
-        return Biased::new(live).len();
-    }
+    let mode = match mode {
+        CounterMode::Biased => match Biased::new(live) {
+            Some(biased) => return biased.len(),
+            None => CounterMode::Atomic,
+        },
+        other => other,
+    };
     let dead = PREFERRED
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
@@ -136,51 +143,33 @@ struct Biased {
     keeper: Option<u8>,
     /// Is compared with the owner.
     register: u8,
-    /// Those of `rax` and `rcx` that are saved on the stack, for want of dead ones.
-    saved: [bool; 2],
 }
 
 impl Biased {
-    fn new(live: RegSet) -> Biased {
+    /// `None` if too few registers are dead. They are not saved on the stack: unwinding would not know of it, and it may
+    /// begin at any instruction where a thread is cancelled asynchronously.
+    fn new(live: RegSet) -> Option<Biased> {
         let mut dead = PREFERRED
             .into_iter()
             .filter(|&register| !live.meets(RegSet(1 << register)));
         if !live.meets(BY_CMP) {
-            let register = dead.next();
-            return Biased {
+            return Some(Biased {
                 flags: None,
                 keeper: None,
-                register: register.unwrap_or(RAX),
-                saved: [register.is_none(), false],
-            };
+                register: dead.next()?,
+            });
         }
-        let (keeper, saves_rax) = match (live.meets(RegSet(1 << RAX)), dead.next()) {
-            // That was `rax`.
-            (false, _) => (None, false),
-            (true, Some(register)) => (Some(register), false),
-            (true, None) => (None, true),
-        };
-        let register = dead.next();
-        Biased {
+        // The first one is `rax` if that is dead.
+        let first = dead.next()?;
+        let keeper = live.meets(RegSet(1 << RAX)).then_some(first);
+        Some(Biased {
             flags: Some(live.meets(OF)),
             keeper,
-            // If it keeps `rax`, it is not `rcx` that is saved: then another one than `rcx` was dead.
-            register: register.unwrap_or(if keeper == Some(RCX) { RDX } else { RCX }),
-            saved: [saves_rax, register.is_none()],
-        }
+            register: dead.next()?,
+        })
     }
 
     fn put<T: Copy>(&self, out: &mut Code<T>, place: CounterPlace<T>) {
-        let [rax, other] = self.saved;
-        if rax || other {
-            out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
-        }
-        if rax {
-            out.bytes.push(0x50); // push rax
-        }
-        if other {
-            out.bytes.push(0x50 | self.register); // push
-        }
         if let Some(keeper) = self.keeper {
             let (rex, low) = (0x48 | keeper >> 3, keeper & 7);
             out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low]); // mov r,rax
@@ -206,25 +195,13 @@ impl Biased {
             let (rex, low) = (0x48 | keeper >> 3 << 2, keeper & 7);
             out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low << 3]); // mov rax,r
         }
-        if other {
-            out.bytes.push(0x58 | self.register); // pop
-        }
-        if rax {
-            out.bytes.push(0x58); // pop rax
-        }
-        if rax || other {
-            out.bytes
-                .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
-        }
     }
 
     fn len(&self) -> usize {
-        let saved = self.saved.iter().filter(|saved| **saved).count();
-        let on_stack = if saved > 0 { 13 + 2 * saved } else { 0 };
         let flags = self
             .flags
             .map_or(0, |overflow| if overflow { 7 } else { 2 });
-        35 + on_stack + flags + if self.keeper.is_some() { 6 } else { 0 }
+        35 + flags + if self.keeper.is_some() { 6 } else { 0 }
     }
 }
 
