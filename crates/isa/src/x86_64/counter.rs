@@ -146,7 +146,7 @@ struct Biased {
 }
 
 impl Biased {
-    /// `None` if too few registers are dead. They are not saved on the stack: unwinding would not know of it, and it may
+    /// `None` if too few registers are dead. They are not saved on the stack: unwinding would not know of it, and may
     /// begin at any instruction where a thread is cancelled asynchronously.
     fn new(live: RegSet) -> Option<Biased> {
         let mut dead = PREFERRED
