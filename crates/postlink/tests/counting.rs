@@ -66,14 +66,16 @@ flags:
   .cfi_startproc
   cmp rdi, 1
   jl 1f
-  lea rsi, [rsi + 1]
+  cmovg rsi, rdi
 1: je 2f
-  lea rsi, [rsi + 2]
+  cmovle rsi, rdi
 2: lea rsi, [rsi + 4]
   js 3f
-  lea rsi, [rsi + 8]
+  cmovne rsi, rdi
 3: mov rax, rsi
   cmovl rax, rdi
+  mov ecx, 3
+  mov edx, 3
   ret
   .cfi_endproc
   .size flags, .-flags
