@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -19,6 +20,15 @@ pub fn fill(words: &[OsString], program: &Path) -> Vec<OsString> {
         OsString::from_vec(replaced(word.as_bytes(), program.as_os_str().as_bytes()))
     };
     words.iter().map(replace).collect()
+}
+
+/// The command that runs a workload with a program.
+pub fn command(words: &[OsString], program: &Path) -> Result<Command> {
+    let words = fill(words, program);
+    let (first, rest) = words.split_first().context("no workload")?;
+    let mut command = Command::new(first);
+    command.args(rest);
+    Ok(command)
 }
 
 /// Replaces every `{}` in a line for the shell by a path, which stays one word.

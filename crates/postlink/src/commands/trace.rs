@@ -176,11 +176,7 @@ pub fn has_own_code(windows: &Windows) -> bool {
 
 impl Trace {
     fn command(&self, program: &Path) -> Result<Command> {
-        let words = workload::fill(&self.workload, program);
-        let (first, rest) = words.split_first().context("no workload")?;
-        let mut command = Command::new(first);
-        command.args(rest);
-        Ok(command)
+        workload::command(&self.workload, program)
     }
 
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {

@@ -81,11 +81,8 @@ pub struct Tune {
 impl Tune {
     /// The workload with a program in it.
     fn command(&self, program: &Path) -> Result<Command> {
-        let words = workload::fill(&self.workload, program);
-        // clap has seen to it that there is one.
-        let (first, rest) = words.split_first().context("no workload")?;
-        let mut command = Command::new(first);
-        command.args(rest).env_remove("POSTLINK_PROFILE");
+        let mut command = workload::command(&self.workload, program)?;
+        command.env_remove("POSTLINK_PROFILE");
         Ok(command)
     }
 
