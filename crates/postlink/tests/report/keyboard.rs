@@ -90,6 +90,47 @@ fn two_changes_of_the_address_draw_a_view_once() {
     assert_eq!(same, true);
 }
 
+/// Rows and pictures waited for a timer, and a browser lets keys come before timers: the first row could not be chosen.
+#[test]
+fn a_view_is_complete_before_the_next_key() {
+    let Some((mut browser, folder)) = opened() else {
+        return;
+    };
+    let report = folder.json(&["app", "-p", "run.plraw"]);
+    let hottest = number_of(&report, "work");
+    let script = |view: &str, what: &str| {
+        format!(
+            "(() => {{ document.querySelector('.tabs [data-view={view}]').click(); return {what}; }})()"
+        )
+    };
+    for (view, complete) in [
+        (
+            "functions",
+            "document.querySelectorAll('main .vt-row').length === 6",
+        ),
+        (
+            "coverage",
+            "document.querySelectorAll('main .vt-row').length > 0",
+        ),
+        (
+            "layout",
+            "document.querySelector('canvas.map').parentElement.querySelector('.mono').textContent !== ''",
+        ),
+        (
+            "flame",
+            "document.querySelector('main canvas').style.height !== ''",
+        ),
+    ] {
+        assert_eq!(browser.evaluate(&script(view, complete)), true, "{view}");
+    }
+    // A graph fits its box: it has a place at once.
+    let row = format!("document.querySelector('main .vt-row[data-row=\"{hottest}\"]').click()");
+    let placed = "document.querySelector('.graphbox svg > g').hasAttribute('transform')";
+    let graph = browser.evaluate(&script("functions", &format!("({row}, {placed})")));
+    assert_eq!(graph, true);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
 /// Tab, until what matches is at hand.
 fn tab_to(browser: &mut Browser, selector: &str) {
     for _ in 0..200 {

@@ -60,7 +60,7 @@ const coverageView = (argument) => {
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Search files…', 'aria-label': 'Search files' });
   const search = () => rows.set(files.map((_, k) => k).filter((k) => files[k].name.toLowerCase().includes(input.value.toLowerCase())));
   input.addEventListener('input', search);
-  setTimeout(search);
+  search();
   out.push(el('p', { class: 'lead' }, `A line ran as often as the most executed of its instructions, added up over the functions it is in.${prefix ? ` Files are below ${prefix}.` : ''}`), el('div', { class: 'bar-row' }, input), rows.box);
   return out;
 };

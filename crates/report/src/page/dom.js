@@ -74,6 +74,11 @@ const mixed = (colour, below, share) => colour.map((v, i) => Math.round(v * shar
 /** What draws pictures and tables of the view at hand again, in the colours of the theme; they are told if it is for paper. */
 let painters = [];
 
+/** What waits until the view that is being made is on the page and has its size; `null` if none is being made. */
+let waiting = null;
+/** Runs what needs sizes: at once, or when the view is on the page. A timer would let keys come first. */
+const whenOnPage = (run) => { if (waiting) waiting.push(run); else run(); };
+
 const tip = {
   box: document.getElementById('tip'),
   show(text, x, y) {

@@ -161,7 +161,7 @@ const flameView = () => {
   // Drawing changes the height, so not while sizes are observed.
   new ResizeObserver(() => requestAnimationFrame(draw)).observe(canvas);
   painters.push(draw);
-  setTimeout(draw);
+  whenOnPage(draw);
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Highlight…', 'aria-label': 'Highlight functions by name', value: flameState.hit });
   input.addEventListener('input', () => { flameState.hit = input.value; draw(); });
   return [

@@ -12,7 +12,7 @@ const functionView = (argument) => {
   const f = functionState.f, g = graphOf.get(f);
   const file = R.file[f] ? model.files[R.file[f] - 1] : null;
   const out = [
-    el('div', { class: 'bar-row' }, finder('Find a function…', (h) => go('function', h), ''), el('button', { type: 'button', onclick: () => go('calls', f) }, 'Callers and callees'), el('button', { type: 'button', onclick: () => { go('layout'); setTimeout(() => chooseInLayout(f, true)); } }, 'Show in the layout')),
+    el('div', { class: 'bar-row' }, finder('Find a function…', (h) => go('function', h), ''), el('button', { type: 'button', onclick: () => go('calls', f) }, 'Callers and callees'), el('button', { type: 'button', onclick: () => { go('layout'); chooseInLayout(f, true); } }, 'Show in the layout')),
     el('h2', { style: 'overflow-wrap:anywhere;font-size:1.25rem' }, R.name[f]),
     el('p', { class: 'muted' }, `${hex(R.start[f])}, ${bytes(R.size[f])} · ${fate(f)[1]}${R.newCold[f] ? `, ${bytes(R.newHot[f])} hot and ${bytes(R.newCold[f])} cold` : ''}${file ? ` · ${tail(file)}:${R.line[f]}` : ''}`),
     el('div', { class: 'cards' }, card(count(R.entries[f]), 'executions'), card(percent(R.instructions[f], R.all), `of all instructions, ${short(R.instructions[f])}`), card(R.entries[f] ? short(Math.round(R.instructions[f] / R.entries[f])) : '–', 'instructions each time'), card(`${count(R.hotBlocks[f])} of ${count(R.blocks[f])}`, 'blocks ran'), card(`${count(R.both[f])} of ${count(R.branches[f])}`, 'branches that ran went both ways')),
@@ -38,6 +38,8 @@ const functionView = (argument) => {
     holder.replaceChildren(picture.picture,
       el('div', { class: 'zoom' }, el('button', { type: 'button', 'aria-label': 'Zoom in', onclick: () => picture.zoomBy(1.4) }, '+'), el('button', { type: 'button', 'aria-label': 'Zoom out', onclick: () => picture.zoomBy(1 / 1.4) }, '−'), el('button', { type: 'button', onclick: () => picture.fit(true) }, 'All')),
       el('div', { class: 'legend' }, el('span', {}, 'thick: often'), el('span', {}, 'blue: back'), el('span', {}, 'dashed: never'), left ? el('span', {}, `${count(left)} ${withCold() ? 'colder' : 'cold'} blocks not drawn`) : null));
+    const drawn = picture;
+    whenOnPage(() => drawn.fit(false));
   };
   const list = () => {
     const orders = functionState.order === 'both' ? ['before', 'after'] : [functionState.order];

@@ -22,7 +22,7 @@ const functionsView = () => {
     shown.textContent = `${count(list.length)} of ${count(R.n)} functions, ${percent(total(list.map((f) => R.instructions[f])), R.all)} of the instructions`;
   };
   input.addEventListener('input', search);
-  setTimeout(search);
+  search();
   return [el('div', { class: 'bar-row' }, input, shown), rows.box,
     el('p', { class: 'muted', style: 'margin-top:10px' }, model.rest.start.length ? `${count(model.rest.start.length)} more functions never ran (${bytes(total(model.rest.size))} of code).` : 'Every function ran.')];
 };

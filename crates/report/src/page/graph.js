@@ -279,7 +279,6 @@ const graphPicture = (g, cold, chosen) => {
     e.preventDefault();
     e.stopPropagation();
   });
-  setTimeout(() => fit(false));
   return {
     picture, fit, zoomBy, shown: list.length,
     select(b) {

@@ -221,7 +221,7 @@ const layoutView = () => {
   for (const [index, share] of [[0, '50 %'], [1, '90 %'], [2, '99 %'], [3, '99.9 %']]) {
     rows.push([`Hottest cache lines that hold ${share}`, (s) => s.cover[index][1], count], [`Hottest pages that hold ${share}`, (s) => s.cover[index][2], count]);
   }
-  setTimeout(() => maps.forEach((map) => map.draw()));
+  whenOnPage(() => maps.forEach((map) => map.draw()));
   return [
     el('p', { class: 'lead' }, 'All code by address; a cell is warm if what lies in it was executed often (by the logarithm). Click a cell to choose its function, double-click to zoom.'),
     el('div', { class: 'bar-row' },

@@ -29,7 +29,13 @@ const show = () => {
   // The keyboard goes on in the view if what it was at goes away with the old one.
   const inside = main.contains(document.activeElement);
   painters = [];
-  main.replaceChildren(...make(number).flat().filter(Boolean));
+  const runs = waiting = [];
+  try {
+    main.replaceChildren(...make(number).flat().filter(Boolean));
+  } finally {
+    waiting = null;
+  }
+  for (const run of runs) run();
   if (inside) main.focus({ preventScroll: true });
   main.dataset.view = view;
   main.setAttribute('aria-label', title);

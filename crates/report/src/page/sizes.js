@@ -99,7 +99,7 @@ const compareView = () => {
   const input = el('input', { type: 'search', id: 'search', placeholder: 'Search by name…', 'aria-label': 'Search functions by name' });
   const search = () => rows.set(find(input.value));
   input.addEventListener('input', search);
-  setTimeout(search);
+  search();
   let only = 0, gone = 0, overlap = 0;
   for (let f = 0; f < R.n; f++) {
     if (!R.entries[f] && !R.instructions[f]) only++;
