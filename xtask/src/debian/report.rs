@@ -244,6 +244,8 @@ impl Report<'_> {
         let refused = self.figures.iter().filter(|f| f.entry.refused.is_some());
         for f in refused {
             if let Some(why) = f.refusal("counting") {
+                // Without the path of the file, which is another on each machine.
+                let why = why.split_once(": ").map_or(why, |parts| parts.1);
                 let _ = writeln!(text, "{} is refused, as it must be: {why}\n", f.entry.name);
             }
         }
