@@ -20,6 +20,7 @@ mod cfi;
 mod cursor;
 pub mod eh_frame;
 mod encoder;
+mod lowered;
 pub mod lsda;
 mod merge;
 pub mod pointer;
