@@ -1,6 +1,8 @@
 //# about: unwinding from inside of counters that save a register: every instruction of functions with live flags and no dead register is interrupted, and frames are listed there
 //# not aarch64: it steps by the trap flag
-//# kinds: gcc-pie gcc-nopie clang-pie gcc-static
+//# kinds: gcc-pie gcc-nopie clang-pie gcc-static gcc-so
+//# without call-graph: its routine, which notes first calls, has no unwind rows, nor have stubs at entries where they push
+//# without call-edges: likewise
 //# flags: -fexceptions -fasynchronous-unwind-tables -fno-omit-frame-pointer
 //# build without: -fomit-frame-pointer
 //# moved: by_stack by_frame by_expression in_red_zone middle

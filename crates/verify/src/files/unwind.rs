@@ -981,6 +981,47 @@ mod tests {
     }
 
     #[test]
+    fn a_row_for_a_lower_stack_pointer_differs_where_it_reads_that() {
+        let row = |cfa: Rule, rule: Rule| Row {
+            cfa,
+            registers: [(3, rule)].into_iter().collect(),
+            ra_register: 16,
+            signal_frame: false,
+            marks: [false; 2],
+            personality: Pointer::default(),
+            place: 0,
+        };
+        let lowered = |cfa: Rule, rule: Rule| row(cfa, rule).lowered::<X86_64>(136);
+        let (by, saved) = (Rule::RegisterOffset, Rule::Offset(-16));
+        assert_eq!(
+            lowered(by(7, 8), saved.clone()),
+            Some(row(by(7, 144), saved.clone()))
+        );
+        assert_eq!(
+            lowered(by(6, 16), saved.clone()),
+            Some(row(by(6, 16), saved.clone()))
+        );
+        // DW_OP_breg7 40, DW_OP_deref, DW_OP_plus_uconst 8; DW_OP_bregx 7 -8
+        let cfa = |e: &[u8]| Rule::Expression(e.into());
+        assert_eq!(
+            lowered(cfa(&[0x77, 40, 6, 0x23, 8]), cfa(&[0x92, 7, 0x78])),
+            Some(row(
+                cfa(&[0x77, 0xb0, 1, 6, 0x23, 8]),
+                cfa(&[0x92, 7, 0x80, 1])
+            ))
+        );
+        assert_eq!(lowered(by(6, 16), Rule::Register(7)), None);
+        let branch = cfa(&[0x77, 40, 0x2f, 0, 0]);
+        assert_eq!(lowered(branch, saved.clone()), None);
+        let reads = row(by(6, 16), cfa(&[0x72, 8])).reads::<X86_64>();
+        assert_eq!(
+            reads,
+            1 << 5 | 1 << 1,
+            "rbp and rcx, by the machine's numbers"
+        );
+    }
+
+    #[test]
     fn rows_are_found_by_cursor_and_by_search() {
         let mut map = RowMap::default();
         let span = |start, end, row| Span {

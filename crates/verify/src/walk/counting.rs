@@ -37,6 +37,7 @@ use super::{OldState, State, Step, Walk, fail, pages};
 use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
+use crate::files::unwind::RowId;
 use crate::liveness::{Known, Set, dead};
 use crate::machine::{
     self, End, Footprint, Machine, Meeting, Moment, Noted, Origin, Places, Routine, Value,
@@ -44,6 +45,7 @@ use crate::machine::{
 use crate::report::{Check, Failure};
 use crate::routines;
 use pages::Pending;
+use smallvec::SmallVec;
 use std::cell::Cell;
 
 /// New code after a call that has just come back, or where the function was just entered.
@@ -230,25 +232,32 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let checked = if still && kept {
             self.check_rows(old, from, end - from)
         } else {
-            moments.iter().try_for_each(|m| self.check_moment(old, m))
+            let first = self.s.new_rows.row(from.get(), 1).0;
+            moments
+                .iter()
+                .try_for_each(|m| self.check_moment(old, first, m))
         };
         self.s.moments = moments;
         checked
     }
 
-    fn check_moment(&mut self, old: &[InputAddr], moment: &Moment) -> Step {
+    /// The same for one instruction. A state outside the function has no row of its own that this function's tables
+    /// could tell: there the row must be that of the first instruction of the stretch.
+    fn check_moment(&mut self, old: &[InputAddr], first: RowId, moment: &Moment) -> Step {
         let q = OutputAddr::new(moment.at);
         let (row, covers) = self.s.new_rows.row(moment.at, moment.len.into());
         let down = moment.depth.saturating_neg();
-        for p in old {
-            let before = self.s.old_rows.row(p.get(), 1).0;
+        let outside = old.is_empty().then(|| (InputAddr::default(), first));
+        let rows = |p: &InputAddr| (*p, self.s.old_rows.row(p.get(), 1).0);
+        let rows: SmallVec<[_; 4]> = old.iter().map(rows).chain(outside).collect();
+        for (p, before) in rows {
             let expected = self.s.interner.lowered::<A>(before, down);
             if covers && expected == Some(row) {
                 let reads = self.s.interner.reads::<A>(before);
                 if reads & moment.changed & !(1 << A::STACK) != 0 {
                     let what =
                         "a register by which the unwind row finds something holds something else";
-                    let mut failure = Failure::new(Check::Unwind, what).at(*p, q);
+                    let mut failure = Failure::new(Check::Unwind, what).at(p, q);
                     failure.new_value = self.s.interner.describe(row);
                     return fail(failure);
                 }
@@ -257,10 +266,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 return Ok(());
             }
-        }
-        // As for all that is added: a state outside the function has no row of its own.
-        if old.is_empty() && covers && down == 0 {
-            return Ok(());
         }
         let p = old.first().copied().unwrap_or_default();
         let what = if covers {
