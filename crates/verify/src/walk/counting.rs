@@ -28,10 +28,11 @@
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
 //! not be jumped to ([`Walk::closed`]).
 //!
-//! Unwind rows: an instruction of an inserted stretch has the row of the old instruction, with what the stack pointer has
-//! moved added wherever the row reads that ([`Interner::lowered`](crate::files::unwind::Interner::lowered)); all other
-//! registers that the row finds something by hold what they did in front of the stretch. So a signal may come there, and
-//! who unwinds from its handler finds the same frames. Not so in routines that inserted code calls, and in recorders.
+//! Unwind rows: an instruction of an inserted stretch has the row of the old instruction, with what the stack pointer
+//! has moved added wherever the row reads that ([`lowered`](crate::files::unwind::Interner::lowered)); all other
+//! registers by which the row finds something hold what they did in front of the stretch. So a signal may come there,
+//! and who unwinds from its handler finds the same frames. Not so in routines that inserted code calls, and in
+//! recorders.
 
 use super::{OldState, State, Step, Walk, fail, pages};
 use crate::addr::{InputAddr, OutputAddr, Pair};
