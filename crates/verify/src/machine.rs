@@ -618,6 +618,19 @@ impl Machine<'_, '_> {
         Some(())
     }
 
+    /// Notes that an instruction is run.
+    fn note<A: Arch>(&mut self, at: u64, len: u8, state: &State) {
+        if let Some(depth) = self.depth::<A>(state) {
+            let changed = state.changed();
+            self.moments.push(Moment {
+                at,
+                len,
+                depth,
+                changed,
+            });
+        }
+    }
+
     /// Does a whole instruction, but for where control goes.
     pub(crate) fn perform<A: Arch>(&mut self, state: &mut State, step: &Step) -> Option<()> {
         if step.lost != 0 {
@@ -920,14 +933,7 @@ pub(crate) fn follow<'c, A: Arch>(
             return after(best);
         };
         let counted = std::mem::take(&mut state.counted);
-        if let Some(depth) = machine.depth::<A>(&state) {
-            machine.moments.push(Moment {
-                at,
-                len: step.len,
-                depth,
-                changed: state.changed(),
-            });
-        }
+        machine.note::<A>(at, step.len, &state);
         if machine.perform::<A>(&mut state, &step).is_none() {
             return after(best);
         }

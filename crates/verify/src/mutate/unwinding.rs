@@ -164,7 +164,7 @@ impl Faults<'_> {
         edits
     }
 
-    /// From the first instruction behind the one that moves the stack pointer to that behind the one that moves it back.
+    /// From behind the instruction that moves the stack pointer to behind the one that moves it back.
     fn places_of_saves(&self) -> Vec<(u64, u64)> {
         let end = |s: &Site| s.addr + u64::from(s.insn.len);
         let (mut all, mut begin) = (Vec::new(), None);
