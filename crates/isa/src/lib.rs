@@ -519,6 +519,9 @@ pub struct Code<T> {
     pub bytes: Vec<u8>,
     /// Where addresses are missing, in ascending `at`.
     pub fixups: Vec<Fixup<T>>,
+    /// Where the stack pointer is elsewhere than in the program that this is added to, in ascending `at`: what unwind
+    /// tables have to know.
+    pub stack: Vec<StackMove>,
 }
 
 impl<T> Default for Code<T> {
@@ -526,8 +529,29 @@ impl<T> Default for Code<T> {
         Code {
             bytes: Vec::new(),
             fixups: Vec::new(),
+            stack: Vec::new(),
         }
     }
+}
+
+impl<T> Code<T> {
+    /// Notes that from here on the stack pointer is `down` bytes below the program's own, and these registers are saved
+    /// there.
+    pub fn stack_is(&mut self, down: u32, saved: RegSet) {
+        let at = self.bytes.len() as u32;
+        self.stack.push(StackMove { at, down, saved });
+    }
+}
+
+/// Where the stack pointer is in code that is added to a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackMove {
+    /// Offset in [`Code::bytes`] of the first instruction of which it holds.
+    pub at: u32,
+    /// How many bytes it is below where it is in the program.
+    pub down: u32,
+    /// Registers of the program that are on the stack meanwhile, and hold something else.
+    pub saved: RegSet,
 }
 
 /// A place that waits for an address.
@@ -1054,6 +1078,12 @@ pub trait Counters: Encode {
     /// Unit of the counter pages, and where in the profile file they begin: the largest page size that the
     /// machine's systems use.
     const COUNTER_UNIT: u64;
+
+    /// Number of the stack pointer in unwind tables.
+    const UNWIND_STACK: u16;
+
+    /// Number in unwind tables of a general register.
+    fn unwind_register(register: u8) -> u16;
 
     /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false
     /// where it is no different.

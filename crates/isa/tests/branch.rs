@@ -103,6 +103,7 @@ fn nops_fill_any_length_with_nothing_but_nops() {
         let (_, insns) = place(&Code {
             bytes,
             fixups: Vec::new(),
+            stack: Vec::new(),
         });
         assert!(
             insns

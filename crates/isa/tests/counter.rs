@@ -59,10 +59,7 @@ fn check(machine: &Machine, noise: &mut Noise, mode: CounterMode, live: RegSet) 
         // Whether this thread is the owner; the other counter must stay as it is.
         let other = machine.base + DATA + 24;
         (place.owner, place.owners) = (machine.base + DATA + 32, other);
-        // Where too few registers are dead, the owner counts as others do.
-        let asks =
-            X86_64::counter_len(mode, live) != X86_64::counter_len(CounterMode::Atomic, live);
-        let owner = noise.next() & 1 == 0 && asks;
+        let owner = noise.next() & 1 == 0;
         if owner {
             (place.counter, place.owners) = (other, counter);
         }
@@ -177,19 +174,19 @@ fn a_counter_is_as_short_as_what_lives_allows() {
 }
 
 #[test]
-fn a_biased_counter_is_atomic_where_too_few_registers_are_dead() {
+fn a_biased_counter_saves_registers_where_too_few_are_dead() {
     let length = |live| emit(CounterMode::Biased, live, 0).bytes.len();
     let (all, rax, r9) = (RegSet::ALL, RegSet(1), RegSet(1 << 9));
     for (live, expected) in [
         (RegSet::EMPTY, 35),
         (RegSet(0xffff).minus(r9), 35),
-        (RegSet(0xffff), 8),
+        (RegSet(0xffff), 50),
         (CF.or(ZF), 37),
         (all.minus(rax).minus(r9), 42),
         (all.minus(r9).minus(RegSet(1 << 1)), 48),
-        (all.minus(rax), 15),
-        (all.minus(r9), 21),
-        (all, 30),
+        (all.minus(rax), 57),
+        (all.minus(r9), 57),
+        (all, 59),
     ] {
         assert_eq!(length(live), expected, "{live:x?}");
     }
@@ -244,4 +241,35 @@ fn atomic_counters_lose_nothing_between_threads() {
         }
     });
     assert_eq!(machine.word(DATA), 400_000);
+}
+
+#[test]
+fn a_counter_says_where_the_stack_pointer_is() {
+    use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+    for mode in MODES {
+        for live in [RegSet::ALL, RegSet::ALL.minus(RegSet(1)), RegSet(0xffff)] {
+            let code = emit(mode, live, 0);
+            let said = |at: u32| {
+                code.stack
+                    .iter()
+                    .rfind(|m| m.at <= at)
+                    .map_or(0, |m| m.down)
+            };
+            let mut down = 0i64;
+            for i in &mut Decoder::new(64, &code.bytes, DecoderOptions::NONE) {
+                assert_eq!(
+                    i64::from(said(i.ip() as u32)),
+                    down,
+                    "{mode:?} {live:x?} {i}"
+                );
+                let stack = i.op0_register() == iced_x86::Register::RSP;
+                down -= match i.mnemonic() {
+                    Mnemonic::Lea if stack => i.memory_displacement64() as i64,
+                    Mnemonic::Push | Mnemonic::Pop => i64::from(i.stack_pointer_increment()),
+                    _ => 0,
+                };
+            }
+            assert_eq!((down, said(u32::MAX)), (0, 0), "{mode:?} {live:x?}");
+        }
+    }
 }

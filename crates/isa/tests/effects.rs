@@ -222,6 +222,7 @@ fn check(machine: &Machine, noise: &mut Noise, bytes: &[u8]) {
     let code: Code<u64> = Code {
         bytes: bytes.to_vec(),
         fixups: Vec::new(),
+        stack: Vec::new(),
     };
     let members: Vec<u32> = (0..16)
         .filter(|&register| register != 4)

@@ -49,6 +49,7 @@ impl Site {
             let mut code = Code {
                 bytes: Vec::new(),
                 fixups: Vec::new(),
+                stack: Vec::new(),
             };
             let mut put = |opcode: &[u8], offset: u64, immediate: &[u8]| {
                 code.bytes.extend_from_slice(opcode);
@@ -421,6 +422,7 @@ fn a_call_of_the_stack_pointer_goes_where_it_pointed() {
             &Code {
                 bytes: hex(text),
                 fixups: Vec::new(),
+                stack: Vec::new(),
             },
             &before,
         );

@@ -28,6 +28,7 @@ fn machine() -> Machine {
     let mut enter = Code {
         bytes: vec![0x48, 0xc7, 0x05, 0, 0, 0, 0, 1, 0, 0, 0, 0xc3],
         fixups: Vec::new(),
+        stack: Vec::new(),
     }; // mov qword [seen],1; ret
     enter.fixups.push(Fixup {
         at: 3,

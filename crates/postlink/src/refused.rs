@@ -153,6 +153,7 @@ mod tests {
             pointers: 0,
             assumptions: vec![],
             changes: vec![],
+            moved_stack_rows: 0,
             asks_for_huge_pages: false,
             file_failure_count: file_failures.len() as u64,
             file_failures,

@@ -454,6 +454,7 @@ impl Walked {
             no_caller: _,
             by_convention: _,
             recorded: _,
+            moved_stack_rows: _,
             falls_back: _,
             tables: _,
             kept_by_calls: _,

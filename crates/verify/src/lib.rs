@@ -1279,6 +1279,7 @@ fn report<A: Arch>(
         pointers: found.pointers,
         assumptions,
         changes,
+        moved_stack_rows: walked.iter().map(|w| w.moved_stack_rows).sum(),
         asks_for_huge_pages,
         file_failure_count,
         file_failures: found.file,

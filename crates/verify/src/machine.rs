@@ -223,12 +223,25 @@ impl State {
     }
 }
 
+/// An instruction that was run, and what holds in front of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub at: u64,
+    pub len: u8,
+    /// How far the stack pointer is from where it was at the beginning.
+    pub depth: i64,
+    /// Registers that hold something else than at the beginning.
+    pub changed: u32,
+}
+
 /// The machine, with its rules.
 pub(crate) struct Machine<'a, 'f> {
     pub places: Places<'a>,
     pub footprint: &'f mut Footprint,
     /// The table is used as one in common memory, and as one at the thread's base.
     pub tables: (bool, bool),
+    /// Each instruction that [`follow`] runs, as often as it does.
+    pub moments: Vec<Moment>,
 }
 
 impl Machine<'_, '_> {
@@ -605,6 +618,19 @@ impl Machine<'_, '_> {
         Some(())
     }
 
+    /// Notes that an instruction is run.
+    fn note<A: Arch>(&mut self, at: u64, len: u8, state: &State) {
+        if let Some(depth) = self.depth::<A>(state) {
+            let changed = state.changed();
+            self.moments.push(Moment {
+                at,
+                len,
+                depth,
+                changed,
+            });
+        }
+    }
+
     /// Does a whole instruction, but for where control goes.
     pub(crate) fn perform<A: Arch>(&mut self, state: &mut State, step: &Step) -> Option<()> {
         if step.lost != 0 {
@@ -907,6 +933,7 @@ pub(crate) fn follow<'c, A: Arch>(
             return after(best);
         };
         let counted = std::mem::take(&mut state.counted);
+        machine.note::<A>(at, step.len, &state);
         if machine.perform::<A>(&mut state, &step).is_none() {
             return after(best);
         }

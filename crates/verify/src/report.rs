@@ -228,6 +228,11 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// What is not listed if there is none.
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
@@ -491,6 +496,9 @@ pub struct Report {
     pub assumptions: Vec<Assumption>,
     /// Instructions that were changed, by a rule; everything else is only placed.
     pub changes: Vec<Changed>,
+    /// Instructions of code that counts which have moved the stack pointer, with unwind rows that say so.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub moved_stack_rows: u64,
     /// A start-up routine asks for huge pages for new code, does nothing else, and continues where the program began.
     pub asks_for_huge_pages: bool,
     /// Differences of the whole file that nothing explains: how many.

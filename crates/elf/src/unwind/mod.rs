@@ -8,7 +8,7 @@
 //! | module | what it reads | what it writes |
 //! |---|---|---|
 //! | [`eh_frame`] | CIEs and FDEs: which code has which unwind program | one merged `.eh_frame` with its `.eh_frame_hdr` |
-//! | [`rows`] | the program of an FDE, as rows | rows, as a short program |
+//! | [`rows`] | the program of an FDE, as rows | rows, as a short program, also for another place of the stack pointer |
 //! | [`lsda`] | call sites, landing pads, actions, types | the same for a fragment of a function |
 //! | [`mod@pointer`] | encoded pointers (`DW_EH_PE_*`), which all of them use | the same |
 //!
@@ -20,6 +20,7 @@ mod cfi;
 mod cursor;
 pub mod eh_frame;
 mod encoder;
+mod lowered;
 pub mod lsda;
 mod merge;
 pub mod pointer;

@@ -38,6 +38,7 @@ use super::eh_frame::{Cie, Fde};
 use crate::{ErrorKind, FormatError};
 
 pub use super::encoder::encode;
+pub use super::lowered::{Lowered, lowered};
 
 /// How the canonical frame address is found. Expressions are byte ranges of the input's section, copied verbatim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,6 +146,18 @@ impl<'d> Row<'d> {
     pub fn rule(&self, register: u16) -> Option<RegRule<'d>> {
         let at = self.find(register).ok()?;
         self.registers.get(at).map(|r| r.1)
+    }
+    /// The same row, to stand beside rows with bytes from elsewhere.
+    pub fn shared<'s>(&self) -> Row<'s>
+    where
+        'd: 's,
+    {
+        Row {
+            cfa: self.cfa,
+            registers: self.registers.iter().map(|r| (r.0, r.1)).collect(),
+            args_size: self.args_size,
+            ra_signed: self.ra_signed,
+        }
     }
     fn find(&self, register: u16) -> Result<usize, usize> {
         self.registers.binary_search_by_key(&register, |r| r.0)

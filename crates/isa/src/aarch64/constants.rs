@@ -102,6 +102,7 @@ impl Load {
         (words.len() <= most).then(|| Code {
             bytes: words.iter().flat_map(|w| w.to_le_bytes()).collect(),
             fixups: Vec::new(),
+            stack: Vec::new(),
         })
     }
 }

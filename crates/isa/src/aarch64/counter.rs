@@ -80,12 +80,16 @@ pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
 pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, counter: T) {
     let (registers, saved) = registers(mode, live);
     let save = &registers[needed(mode) - saved..needed(mode)];
+    let (mut down, mut on_stack) = (0, RegSet::EMPTY);
+    let set = |pair: &[u32]| RegSet(pair.iter().fold(0, |set, r| set | 1 << r));
     for pair in save.chunks(2) {
         match *pair {
             [a, b] => put(out, encode::stp_pre(a, b, SP, -16)),
             [a] => put(out, encode::str_pre(a, SP, -16)),
             _ => {}
         }
+        (down, on_stack) = (down + 16, on_stack.or(set(pair)));
+        out.stack_is(down, on_stack);
     }
     put_increment(out, mode, registers, counter);
     for pair in save.chunks(2).rev() {
@@ -94,6 +98,8 @@ pub fn put_counter<T: Copy>(out: &mut Code<T>, mode: CounterMode, live: RegSet, 
             [a] => put(out, encode::ldr_post(a, SP, 16)),
             _ => {}
         }
+        (down, on_stack) = (down - 16, on_stack.minus(set(pair)));
+        out.stack_is(down, on_stack);
     }
 }
 

@@ -62,6 +62,7 @@ pub fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered
     let a = free.unwrap_or(AT);
     if free.is_none() {
         put(out, encode::str_pre(a, SP, -16));
+        out.stack_is(16, RegSet(1 << a));
     }
     if near {
         put_fixup(out, encode::adr(a), FixupKind::AdrOdd, covered);
@@ -72,6 +73,7 @@ pub fn put_covered<T: Copy>(out: &mut Code<T>, live: RegSet, near: bool, covered
     put_fixup(out, encode::sturb(a, a), FixupKind::FromOdd, covered);
     if free.is_none() {
         put(out, encode::ldr_post(a, SP, 16));
+        out.stack_is(0, RegSet::EMPTY);
     }
 }
 
@@ -86,6 +88,7 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     });
     if keep {
         put(out, encode::stp_pre(AT, COUNT, SP, -16));
+        out.stack_is(16, SCRATCH);
     }
     put_fixup(out, encode::adrp(AT), FixupKind::Page, counter.count);
     put_fixup(out, encode::ldr32(COUNT, AT, 0), low, counter.count);
@@ -121,6 +124,7 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     put_fixup(out, encode::str32(COUNT, AT, 0), low, counter.count);
     if keep {
         put(out, encode::ldp_post(AT, COUNT, SP, 16));
+        out.stack_is(0, RegSet::EMPTY);
     }
 }
 

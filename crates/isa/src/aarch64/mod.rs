@@ -359,6 +359,11 @@ impl Encode for AArch64 {
 
 impl Counters for AArch64 {
     const COUNTER_UNIT: u64 = UNIT;
+    const UNWIND_STACK: u16 = 31;
+
+    fn unwind_register(register: u8) -> u16 {
+        register.into()
+    }
 
     fn has_atomic_one(bytes: &[u8]) -> bool {
         counter::has_atomic_one(bytes)
@@ -414,7 +419,7 @@ impl Covers for AArch64 {
     const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
     const LANDING_PAD: &[u8] = &encode::BTI_C.to_le_bytes();
-    const UNWIND_CALL: (u16, i64) = (31, 0);
+    const CALL_PUSHES: i64 = 0;
     const NEAR: Option<u64> = Some(1 << 20);
 
     fn covered_len(live: RegSet, near: bool) -> usize {

@@ -136,6 +136,7 @@ pub fn fold<'c, T>(
                 new.map(|bytes| Code {
                     bytes,
                     fixups: Vec::new(),
+                    stack: Vec::new(),
                 }),
             );
         }

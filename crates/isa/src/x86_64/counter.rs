@@ -18,7 +18,7 @@
 //! | biased | CF PF AF ZF SF OF, `r` | see below | 35 |
 //! | biased | `rax`, `r` | the same between `lahf` (`seto al`) and (`add al,127`) `sahf` | up to 42 |
 //! | biased | two registers | the same with `rax` kept in one of them | up to 48 |
-//! | biased | less | as for atomic: the counter that threads share | |
+//! | biased | less | the same between saves and restores on the stack of `rax`, `rcx` or both | up to 59 |
 //!
 //! Per thread, `c` is an offset from the GS base, where each thread has an area of its own
 //! ([`runtime`](super::runtime)). No lock is needed, but what reads, adds and writes is still one
@@ -53,7 +53,9 @@
 //!
 //! The stack is used below the red zone: a leaf function may keep data in the 128 bytes under `rsp`, and a signal
 //! handler may overwrite what is below those, so `rsp` is moved (by `lea`, which keeps the flags) before the push.
-//! Nothing but `rsp` and `rax` is touched; vector registers never are.
+//! Nothing but `rsp`, `rax` and `rcx` is touched; vector registers never are. Where `rsp` is meanwhile is noted
+//! ([`Code::stack_is`]), as the unwind table has to say it: a signal may come between any two instructions, and whoever
+//! unwinds from its handler, or from where a thread is cancelled asynchronously, finds frames from there.
 
 use super::branch::put_field;
 use super::{AF, CF, OF, PF, SF, ZF};
@@ -66,6 +68,7 @@ const BY_INC: RegSet = RegSet(PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
 const BY_CMP: RegSet = RegSet(BY_INC.0 | CF.0);
 
 const RAX: u8 = 0;
+const RCX: u8 = 1;
 
 /// The prefix for memory relative to the GS base.
 pub(super) const GS: u8 = 0x65;
@@ -81,13 +84,9 @@ pub fn put_counter<T: Copy>(
     place: CounterPlace<T>,
 ) {
     let counter = place.counter;
-    let mode = match mode {
-        CounterMode::Biased => match Biased::new(live) {
-            Some(biased) => return biased.put(out, place),
-            None => CounterMode::Atomic,
-        },
-        other => other,
-    };
+    if mode == CounterMode::Biased {
+        return Biased::new(live).put(out, place);
+    }
     let dead = PREFERRED
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
@@ -95,7 +94,9 @@ pub fn put_counter<T: Copy>(
     match (mode, dead) {
         _ if !live.meets(BY_INC) => put_inc(out, mode, counter),
         (CounterMode::Plain, Some(register)) => put_load_add_store(out, register, counter),
-        (CounterMode::Plain, None) => on_stack(out, |out| put_load_add_store(out, RAX, counter)),
+        (CounterMode::Plain, None) => {
+            on_stack(out, &[RAX], |out| put_load_add_store(out, RAX, counter))
+        }
         (_, Some(RAX)) => put_inc_keeping_flags(out, mode, keep_overflow, counter),
         (_, Some(register)) => {
             let (rex, low) = (0x48 | register >> 3, register & 7);
@@ -104,7 +105,7 @@ pub fn put_counter<T: Copy>(
             out.bytes
                 .extend_from_slice(&[0x48 | register >> 3 << 2, 0x89, 0xc0 | low << 3]); // mov rax,r
         }
-        (_, None) => on_stack(out, |out| {
+        (_, None) => on_stack(out, &[RAX], |out| {
             put_inc_keeping_flags(out, mode, keep_overflow, counter)
         }),
     }
@@ -112,13 +113,9 @@ pub fn put_counter<T: Copy>(
 
 /// Length of what [`put_counter`] appends; the table above.
 pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
-    let mode = match mode {
-        CounterMode::Biased => match Biased::new(live) {
-            Some(biased) => return biased.len(),
-            None => CounterMode::Atomic,
-        },
-        other => other,
-    };
+    if mode == CounterMode::Biased {
+        return Biased::new(live).len();
+    }
     let dead = PREFERRED
         .into_iter()
         .find(|&register| !live.meets(RegSet(1 << register)));
@@ -143,33 +140,44 @@ struct Biased {
     keeper: Option<u8>,
     /// Is compared with the owner.
     register: u8,
+    /// Those that live and are saved on the stack, as too few are dead.
+    saved: &'static [u8],
 }
 
 impl Biased {
-    /// `None` if too few registers are dead. They are not saved on the stack: unwinding would not know of it, and may
-    /// begin at any instruction where a thread is cancelled asynchronously.
-    fn new(live: RegSet) -> Option<Biased> {
+    fn new(live: RegSet) -> Biased {
         let mut dead = PREFERRED
             .into_iter()
             .filter(|&register| !live.meets(RegSet(1 << register)));
-        if !live.meets(BY_CMP) {
-            return Some(Biased {
-                flags: None,
-                keeper: None,
-                register: dead.next()?,
-            });
-        }
-        // The first one is `rax` if that is dead.
-        let first = dead.next()?;
-        let keeper = live.meets(RegSet(1 << RAX)).then_some(first);
-        Some(Biased {
-            flags: Some(live.meets(OF)),
+        let (first, second) = (dead.next(), dead.next());
+        let flags = live.meets(BY_CMP).then(|| live.meets(OF));
+        let (keeper, register, saved): (_, _, &[u8]) = match (flags, first, second) {
+            (None, Some(register), _) => (None, register, &[]),
+            (None, None, _) => (None, RAX, &[RAX]),
+            (Some(_), Some(RAX), Some(register)) => (None, register, &[]),
+            (Some(_), Some(keeper), Some(register)) => (Some(keeper), register, &[]),
+            (Some(_), Some(RAX), None) => (None, RCX, &[RCX]),
+            (Some(_), Some(register), None) => (None, register, &[RAX]),
+            (Some(_), None, _) => (None, RCX, &[RAX, RCX]),
+        };
+        Biased {
+            flags,
             keeper,
-            register: dead.next()?,
-        })
+            register,
+            saved,
+        }
     }
 
     fn put<T: Copy>(&self, out: &mut Code<T>, place: CounterPlace<T>) {
+        if self.saved.is_empty() {
+            self.put_in_dead(out, place);
+        } else {
+            on_stack(out, self.saved, |out| self.put_in_dead(out, place));
+        }
+    }
+
+    /// The same where the registers may be destroyed.
+    fn put_in_dead<T: Copy>(&self, out: &mut Code<T>, place: CounterPlace<T>) {
         if let Some(keeper) = self.keeper {
             let (rex, low) = (0x48 | keeper >> 3, keeper & 7);
             out.bytes.extend_from_slice(&[rex, 0x89, 0xc0 | low]); // mov r,rax
@@ -201,7 +209,11 @@ impl Biased {
         let flags = self
             .flags
             .map_or(0, |overflow| if overflow { 7 } else { 2 });
-        35 + flags + if self.keeper.is_some() { 6 } else { 0 }
+        let on_stack = match self.saved.len() {
+            0 => 0,
+            saved => 13 + 2 * saved,
+        };
+        35 + flags + if self.keeper.is_some() { 6 } else { 0 } + on_stack
     }
 }
 
@@ -267,12 +279,26 @@ fn put_inc_keeping_flags<T>(out: &mut Code<T>, mode: CounterMode, keep_overflow:
     out.bytes.push(0x9e); // sahf
 }
 
-/// Puts `body`, which may destroy `rax`, between a save and a restore of it.
-fn on_stack<T>(out: &mut Code<T>, body: impl FnOnce(&mut Code<T>)) {
+/// Puts `body`, which may destroy these registers, none of them above 7, between a save and a restore of them below the
+/// red zone.
+fn on_stack<T>(out: &mut Code<T>, registers: &[u8], body: impl FnOnce(&mut Code<T>)) {
     out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
-    out.bytes.push(0x50); // push rax
+    let (mut down, mut saved) = (128, RegSet::EMPTY);
+    out.stack_is(down, saved);
+    for register in registers {
+        out.bytes.push(0x50 | register); // push r
+        down += 8;
+        saved = saved.or(RegSet(1 << register));
+        out.stack_is(down, saved);
+    }
     body(out);
-    out.bytes.push(0x58); // pop rax
+    for register in registers.iter().rev() {
+        out.bytes.push(0x58 | register); // pop r
+        down -= 8;
+        saved = saved.minus(RegSet(1 << register));
+        out.stack_is(down, saved);
+    }
     out.bytes
         .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+    out.stack_is(0, RegSet::EMPTY);
 }

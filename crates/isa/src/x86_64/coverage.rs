@@ -54,11 +54,16 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
     let keep_flags = live.meets(flags) || counter.place == CallPlace::EntryAgain;
     // Something may be below the stack pointer: when flags are kept there, or else when the slow way is called.
     let zone = counter.place != CallPlace::Entry;
+    let mut down = 0;
     if zone && keep_flags {
         out.bytes.extend_from_slice(&OVER_ZONE);
+        down = 128;
+        out.stack_is(down, RegSet::EMPTY);
     }
     if keep_flags {
         out.bytes.push(0x9c); // pushfq
+        down += 8;
+        out.stack_is(down, RegSet::EMPTY);
     }
     // Where the return address is not where the slow way looks for it, there are no edges.
     let edges = counter.edges.filter(|_| match counter.place {
@@ -66,16 +71,16 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
         CallPlace::EntryAgain => false,
         CallPlace::Block => true,
     });
-    let over: (&[u8], &[u8]) = match (zone && !keep_flags, edges) {
-        (false, _) => (&[], &[]),
-        (true, None) => (&OVER_ZONE, &BACK),
-        (true, Some(_)) => (&OVER_ZONE_AND_FLAGS, &BACK_AND_FLAGS),
+    let over: (&[u8], &[u8], u32) = match (zone && !keep_flags, edges) {
+        (false, _) => (&[], &[], 0),
+        (true, None) => (&OVER_ZONE, &BACK, 128),
+        (true, Some(_)) => (&OVER_ZONE_AND_FLAGS, &BACK_AND_FLAGS, 136),
     };
     if let Some(slow) = edges {
         out.bytes.extend_from_slice(&[0xf6, 0x05]); // test byte [c],63
         put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
         out.bytes.push(PERIOD as u8 - 1);
-        put_slow(out, counter.count, slow, over);
+        put_slow(out, counter.count, slow, over, down);
     }
     out.bytes.extend_from_slice(&[0x83, 0x05]); // add dword [c],1
     put_field(out, FixupKind::Rel32 { trail: 1 }, counter.count);
@@ -87,29 +92,46 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
         out.bytes.extend_from_slice(&[0x83, 0x3d]); // cmp dword [t],0
         put_field(out, FixupKind::Rel32 { trail: 1 }, counter.time);
         out.bytes.push(0);
-        put_slow(out, counter.count, counter.slow, over);
+        put_slow(out, counter.count, counter.slow, over, down);
     }
     if keep_flags {
         out.bytes.push(0x9d); // popfq
+        out.stack_is(down - 8, RegSet::EMPTY);
     }
     if zone && keep_flags {
         out.bytes.extend_from_slice(&BACK);
+        out.stack_is(0, RegSet::EMPTY);
     }
 }
 
-/// `jne` over the slow way, and the slow way, between instructions that move the stack pointer.
-fn put_slow<T: Copy>(out: &mut Code<T>, count: T, slow: T, (down, up): (&[u8], &[u8])) {
+/// `jne` over the slow way, and the slow way, between instructions that move the stack pointer, and by how much. It is
+/// `at` bytes below the program's.
+fn put_slow<T: Copy>(
+    out: &mut Code<T>,
+    count: T,
+    slow: T,
+    (lower, back, zone): (&[u8], &[u8], u32),
+    at: u32,
+) {
     const LEN: usize = 16;
     out.bytes
-        .extend_from_slice(&[0x75, (LEN + down.len() + up.len()) as u8]);
-    out.bytes.extend_from_slice(down);
+        .extend_from_slice(&[0x75, (LEN + lower.len() + back.len()) as u8]);
+    out.bytes.extend_from_slice(lower);
+    if zone > 0 {
+        out.stack_is(at + zone, RegSet::EMPTY);
+    }
     out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
+    out.stack_is(at + zone + 8, RegSet(1 << 11));
     out.bytes.extend_from_slice(&[0x4c, 0x8d, 0x1d]); // lea r11,[c]
     put_field(out, FixupKind::Rel32 { trail: 0 }, count);
     out.bytes.push(0xe8); // call
     put_field(out, FixupKind::Rel32 { trail: 0 }, slow);
     out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
-    out.bytes.extend_from_slice(up);
+    out.stack_is(at + zone, RegSet::EMPTY);
+    out.bytes.extend_from_slice(back);
+    if zone > 0 {
+        out.stack_is(at, RegSet::EMPTY);
+    }
 }
 
 /// The slow way: entered by a call with the counter's address in `r11`. Destroys flags.

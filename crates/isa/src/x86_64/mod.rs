@@ -313,6 +313,20 @@ impl Encode for X86_64 {
 
 impl Counters for X86_64 {
     const COUNTER_UNIT: u64 = 4096;
+    const UNWIND_STACK: u16 = 7;
+
+    fn unwind_register(register: u8) -> u16 {
+        // From the System V ABI: a, d, c, b, si, di, bp, sp, then by number.
+        match register {
+            1 => 2,
+            2 => 1,
+            4 => 7,
+            5 => 6,
+            6 => 4,
+            7 => 5,
+            other => other.into(),
+        }
+    }
 
     fn has_atomic_one(_: &[u8]) -> bool {
         false
@@ -403,7 +417,7 @@ impl Covers for X86_64 {
     const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
 
     const LANDING_PAD: &[u8] = &[];
-    const UNWIND_CALL: (u16, i64) = (7, 8);
+    const CALL_PUSHES: i64 = 8;
     const NEAR: Option<u64> = None;
 
     fn covered_len(_: RegSet, _: bool) -> usize {

@@ -45,16 +45,23 @@ use iced_x86::{Code as Op, Decoder, DecoderOptions, InstructionInfoFactory, OpAc
 
 use super::branch::{put_call, put_field};
 use super::counter::GS;
-use crate::{Code, Decode, FixupKind, Flow, Forks, Insn};
+use crate::{Code, Decode, FixupKind, Flow, Forks, Insn, RegSet};
 
 /// Where in front of its counters a thread's identity is.
 pub const OWNER: i32 = -64;
+
+const A: RegSet = RegSet(1);
+const R11: RegSet = RegSet(1 << 11);
 
 /// Appends an entry check; see [`crate::Runtime::put_entry_check`].
 pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     if save {
         out.bytes.extend_from_slice(&[0x48, 0x8d, 0x64, 0x24, 0x80]); // lea rsp,[rsp-128]
-        out.bytes.extend_from_slice(&[0x50, 0x41, 0x53]); // push rax; push r11
+        out.stack_is(128, RegSet::EMPTY);
+        out.bytes.push(0x50); // push rax
+        out.stack_is(136, A);
+        out.bytes.extend_from_slice(&[0x41, 0x53]); // push r11
+        out.stack_is(144, A.or(R11));
         out.bytes.extend_from_slice(&[0x9f, 0x0f, 0x90, 0xc0]); // lahf; seto al
     }
     out.bytes.extend_from_slice(&[0x80, 0x3d]); // cmp byte [ready],1
@@ -68,9 +75,13 @@ pub fn put_entry_check<T>(out: &mut Code<T>, save: bool, ready: T, enter: T) {
     put_call(out, enter); // L:
     if save {
         out.bytes.extend_from_slice(&[0x04, 0x7f, 0x9e]); // add al,127; sahf
-        out.bytes.extend_from_slice(&[0x41, 0x5b, 0x58]); // pop r11; pop rax
+        out.bytes.extend_from_slice(&[0x41, 0x5b]); // pop r11
+        out.stack_is(136, A);
+        out.bytes.push(0x58); // pop rax
+        out.stack_is(128, RegSet::EMPTY);
         out.bytes
             .extend_from_slice(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0]); // lea rsp,[rsp+128]
+        out.stack_is(0, RegSet::EMPTY);
     }
 }
 

@@ -152,6 +152,21 @@ impl Verify {
                 count(changed.sites)
             );
         }
+        if report.moved_stack_rows > 0 {
+            anstream::println!(
+                "  {} that {} moved the stack pointer, as unwind rows say",
+                counted(
+                    report.moved_stack_rows,
+                    "instruction of code that counts",
+                    "instructions of code that counts"
+                ),
+                if report.moved_stack_rows == 1 {
+                    "has"
+                } else {
+                    "have"
+                },
+            );
+        }
         if report.asks_for_huge_pages {
             anstream::println!("  asks for huge pages when it starts, and does nothing else then");
         }

@@ -449,7 +449,8 @@ fn count(
     plain: &Seen,
     turn: Turn,
 ) -> Result<(), String> {
-    for (mode, options) in turn.of(case, &MODES) {
+    let modes = turn.of(case, &MODES).iter();
+    for (mode, options) in modes.filter(|m| case.without.iter().all(|mode| mode != m.0)) {
         let folder = dir.join(mode);
         let subject = place(built, &folder)?;
         let arguments = [

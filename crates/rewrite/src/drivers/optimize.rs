@@ -28,7 +28,7 @@ use crate::analyse::{EntryPatch, FunctionCounters, Probes, count_pins, prepare};
 use crate::attach::{self, Account, Attached, Call, Counted, Source};
 use crate::cfg::{BlockId, Cfg};
 use crate::discover::{NonlocalExits, Program, Refs, Stays, check_input, check_program, identity};
-use crate::emit::{self, Plan, carry};
+use crate::emit::{self, Plan, Stack, carry};
 use crate::error::Error;
 use crate::link::bat::{self, Moved};
 use crate::link::debug::{
@@ -575,9 +575,20 @@ fn emit_one<'d, I: Isa>(
         changes,
     };
     let code = emit::emit::<I>(program, cfg, &plan)?;
-    let mut unwind = carry(program, cfg, c.analysed.unwind.as_ref(), &code)?;
+    let mut unwind = carry(
+        program,
+        cfg,
+        c.analysed.unwind.as_ref(),
+        &code,
+        Stack::of::<I>(),
+    )?;
     let mut splits = if options.bat {
-        bat::splits(program, &moved(c, threaded, order, &code), &mut unwind)?
+        bat::splits(
+            program,
+            &moved(c, threaded, order, &code),
+            &mut unwind,
+            Stack::of::<I>(),
+        )?
     } else {
         Vec::new()
     };

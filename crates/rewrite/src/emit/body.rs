@@ -8,7 +8,7 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
 //! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
-use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach};
+use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
 use rustc_hash::FxHashMap;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
@@ -59,6 +59,48 @@ pub struct Span {
     pub of: Option<(u64, u8)>,
     /// Piece of the function that `input` is in.
     pub piece: u16,
+    /// How many bytes the stack pointer is below where it is in the input, in code that was added.
+    pub down: u32,
+    /// Registers of the input that such code has saved there.
+    pub saved: RegSet,
+}
+
+impl Span {
+    /// A stretch that shares the unwind state of an input address, and corresponds to nothing.
+    fn added(out: u32, len: u32, (input, piece): (u64, u16)) -> Span {
+        Span {
+            out,
+            len,
+            input,
+            copied: false,
+            instead: false,
+            of: None,
+            piece,
+            down: 0,
+            saved: RegSet::EMPTY,
+        }
+    }
+
+    /// The same stretch in parts that have the stack pointer in one place each. Moves count from the stretch's start.
+    fn parts(self, mut moves: impl Iterator<Item = StackMove>) -> impl Iterator<Item = Span> {
+        let end = self.out + self.len;
+        let mut here = Some(self);
+        std::iter::from_fn(move || {
+            let mut part = here.take()?;
+            if let Some(next) = moves.next() {
+                let at = self.out + next.at;
+                part.len = at - part.out;
+                here = (at < end).then_some(Span {
+                    out: at,
+                    len: end - at,
+                    down: next.down,
+                    saved: next.saved,
+                    ..self
+                });
+            }
+            Some(part)
+        })
+    }
 }
 
 /// One fragment of new code.
@@ -340,11 +382,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 self.state_behind(&block)
             };
             let len = self.temp.bytes.len() as u32 - body - out;
-            self.spans.push(Span {
-                out,
-                len,
-                input: at,
-                copied: false,
+            let span = Span {
                 instead: matches!(
                     stop,
                     Stop::Site { .. } | Stop::Change(_) | Stop::Table(..) | Stop::Base(_)
@@ -356,8 +394,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
                     Stop::Base(_) => Some((at, LABEL_BASE as u8)),
                     Stop::Counter(_) | Stop::Fork => None,
                 },
-                piece: block.piece,
-            });
+                ..Span::added(out, len, (at, block.piece))
+            };
+            let moves = moves_in(&self.temp, body + out, body + out + len);
+            self.spans.extend(span.parts(moves));
         }
         self.copy(from, end.max(from), body, block.piece)?;
         let state = if block.term_at < block.end {
@@ -475,13 +515,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
             if !part.is_empty() {
                 let len = part.len() as u32;
                 spans.push(Span {
-                    out,
-                    len,
-                    input: stretch,
                     copied: true,
-                    instead: false,
-                    of: None,
-                    piece,
+                    ..Span::added(out, len, (stretch, piece))
                 });
             }
         };
@@ -514,13 +549,9 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 }
                 let len = temp.bytes.len() as u32 - out;
                 spans.push(Span {
-                    out: out - body,
-                    len,
-                    input: f.at,
-                    copied: false,
                     instead: true,
                     of: Some((f.at, insn.len)),
-                    piece,
+                    ..Span::added(out - body, len, (f.at, piece))
                 });
                 stretch = insn.end();
                 at = temp.bytes.len() as u32;
@@ -678,15 +709,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
         let state = self.state_of(dest);
         let state = state.unwrap_or((block.term_at, block.piece));
         if len > 0 {
-            self.spans.push(Span {
-                out: 0,
-                len,
-                input: state.0,
-                copied: false,
-                instead: false,
-                of: None,
-                piece: state.1,
-            });
+            let moves = moves_in(&self.temp, body, body + len);
+            self.spans.extend(Span::added(0, len, state).parts(moves));
         }
         let mut unit = self.unit(fragment, begin, state);
         unit.jump = Some((dest, Reach::Short));
@@ -753,15 +777,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if !I::put_label_fallback(&mut self.temp, fallback.to, entry, base) {
             return Err(Pin::OutOfReach);
         }
-        self.spans.push(Span {
-            out: 0,
-            len: self.temp.bytes.len() as u32 - begin.0,
-            input: table.jump,
-            copied: false,
-            instead: false,
-            of: None,
-            piece,
-        });
+        let len = self.temp.bytes.len() as u32 - begin.0;
+        self.spans.push(Span::added(0, len, (table.jump, piece)));
         let unit = self.unit(fragment, begin, (table.jump, piece));
         self.units.push(unit);
         Ok(self.units.len() as u32 - 1)
@@ -914,30 +931,15 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 // What runs into it runs on into the unit.
                 let out_at = out.code.bytes.len() as u32;
                 I::put_nops(&mut out.code.bytes, u.pad as usize);
-                let (input, piece) = self.first_state(u);
-                out.spans.push(Span {
-                    out: out_at,
-                    len: u.pad,
-                    input,
-                    copied: false,
-                    instead: false,
-                    of: None,
-                    piece,
-                });
+                out.spans
+                    .push(Span::added(out_at, u.pad, self.first_state(u)));
             }
             if let Some((save, len)) = u.check {
                 let out_at = out.code.bytes.len() as u32;
                 I::put_entry_check(&mut out.code, save, Target::Ready, Target::Enter);
-                let (input, piece) = self.first_state(u);
-                out.spans.push(Span {
-                    out: out_at,
-                    len,
-                    input,
-                    copied: false,
-                    instead: false,
-                    of: None,
-                    piece,
-                });
+                let moves: Vec<_> = moves_in(&out.code, out_at, out_at + len).collect();
+                let span = Span::added(out_at, len, self.first_state(u));
+                out.spans.extend(span.parts(moves.into_iter()));
             }
             assert_eq!(u.offset as usize, out.code.bytes.len());
             let base = out.code.bytes.len() as u32;
@@ -980,22 +982,19 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 None => [None, u.branch.filter(|_| u.mid.is_none())],
             };
             let parts = [(added, behind, u.state, cond), (behind, end, u.on, jump)];
-            for (from, to, (input, piece), of) in parts {
+            for (from, to, state, of) in parts {
                 if from < to {
-                    out.spans.push(Span {
-                        out: from,
-                        len: to - from,
-                        input,
-                        copied: false,
-                        instead: false,
-                        of,
-                        piece,
-                    });
+                    let added = Span::added(from, to - from, state);
+                    let moves = u.mid.filter(|_| from == behind);
+                    // A jump may follow.
+                    let moves = moves.map(|mid| moves_in(&self.temp, mid.0, mid.1 + 1));
+                    let parts = Span { of, ..added }.parts(moves.into_iter().flatten());
+                    out.spans.extend(parts);
                 }
             }
         }
         // Branches within the fragment are final.
-        let Code { bytes, fixups } = &mut out.code;
+        let Code { bytes, fixups, .. } = &mut out.code;
         let mut failed = false;
         fixups.retain(|f| match f.target {
             Target::Unit(t) if self.units[t as usize].fragment == fragment => {
@@ -1029,6 +1028,17 @@ impl<I: Isa> Emitter<'_, '_, I> {
             });
         }
     }
+}
+
+/// Where the stack pointer is in a stretch of added code, by offset in the stretch.
+fn moves_in(code: &Code<Target>, from: u32, to: u32) -> impl Iterator<Item = StackMove> {
+    let first = code.stack.partition_point(|m| m.at <= from);
+    let moves = code.stack[first..].iter().copied();
+    let moves = moves.take_while(move |m| m.at < to);
+    moves.map(move |m| StackMove {
+        at: m.at - from,
+        ..m
+    })
 }
 
 #[derive(Clone, Copy)]

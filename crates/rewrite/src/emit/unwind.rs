@@ -2,15 +2,20 @@
 //! instruction goes.
 //!
 //! Rows are sampled at the start of every copied stretch and at every change inside it; the encoder makes
-//! instructions of what differs. Each fragment gets an unwind entry and, if the function has one, an
+//! instructions of what differs. Where added code has moved the stack pointer, a row says so
+//! ([`rows::lowered`]). Each fragment gets an unwind entry and, if the function has one, an
 //! exception table of its own.
 
 use std::ops::Range;
 
+use postlink_elf::FormatError;
+use postlink_elf::unwind::eh_frame::Cie;
 use postlink_elf::unwind::lsda::Numbers;
 use postlink_elf::unwind::rows::{self, Row};
+use postlink_isa::{Counters, RegSet};
+use smallvec::SmallVec;
 
-use super::body::{Emitted, Fragment};
+use super::body::{Emitted, Fragment, Span};
 use crate::analyse::FunctionUnwind;
 use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::Program;
@@ -49,6 +54,7 @@ impl<'d> FunctionUnwind<'d> {
         program: &Program<'d>,
         cfg: &Cfg,
         fragment: &Fragment,
+        stack: Stack,
     ) -> Result<FragmentUnwind, Pin> {
         // Most functions have no cold fragment.
         if fragment.spans.is_empty() {
@@ -76,16 +82,24 @@ impl<'d> FunctionUnwind<'d> {
         } else {
             Vec::new()
         };
-        let mut list: Vec<(u64, &Row<'d>)> = Vec::new();
-        for (at, row) in &settled {
-            add(&mut list, *at, row);
-        }
-        if !pushes {
-            each_row(&pieces, fragment, |at, row, _, _| add(&mut list, at, row))?;
-        }
         let cie = &program.eh.cies[self.cie];
         let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
-        let instructions = rows::encode(cie, &initial, &list).map_err(|_| Pin::UnwindTable)?;
+        let mut list: Vec<(u64, &Row<'d>, &Span)> = Vec::new();
+        for (at, row, span) in &settled {
+            add(&mut list, *at, row, span);
+        }
+        if !pushes {
+            each_row(&pieces, fragment, |at, row, span, _| {
+                add(&mut list, at, row, span);
+            })?;
+        }
+        let instructions = if list.iter().all(|(_, _, span)| span.down == 0) {
+            let list: Vec<_> = list.iter().map(|(at, row, _)| (*at, *row)).collect();
+            rows::encode(cie, &initial, &list)
+        } else {
+            with_lowered(cie, &initial, &list, stack)
+        };
+        let instructions = instructions.map_err(|_| Pin::UnwindTable)?;
         let call_sites = match self.table {
             None => None,
             Some(_) => Some(self.call_sites(cfg, fragment)?),
@@ -99,29 +113,31 @@ impl<'d> FunctionUnwind<'d> {
     }
 
     /// The rows of a fragment, with the size of pushed arguments changed only before what may lead to a landing pad.
-    fn settled(
+    fn settled<'f>(
         &self,
         pieces: &[(u64, Vec<(u64, Row<'d>)>)],
-        fragment: &Fragment,
-    ) -> Result<Vec<(u64, Row<'d>)>, Pin> {
-        let mut out: Vec<(u64, Row<'d>)> = Vec::new();
+        fragment: &'f Fragment,
+    ) -> Result<Vec<(u64, Row<'d>, &'f Span)>, Pin> {
+        let mut out: Vec<(u64, Row<'d>, &Span)> = Vec::new();
         let mut args_size = 0;
-        each_row(pieces, fragment, |at, row, piece, covered| {
-            let caught = self.lsdas[piece].as_ref().is_some_and(|lsda| {
-                let first = lsda
-                    .call_sites
-                    .partition_point(|c| c.end() <= covered.start);
-                lsda.call_sites[first..]
-                    .iter()
-                    .take_while(|c| c.start < covered.end)
-                    .any(|c| c.landing_pad.is_some())
-            });
+        each_row(pieces, fragment, |at, row, span, covered| {
+            let caught = self.lsdas[usize::from(span.piece)]
+                .as_ref()
+                .is_some_and(|lsda| {
+                    let first = lsda
+                        .call_sites
+                        .partition_point(|c| c.end() <= covered.start);
+                    lsda.call_sites[first..]
+                        .iter()
+                        .take_while(|c| c.start < covered.end)
+                        .any(|c| c.landing_pad.is_some())
+                });
             if caught {
                 args_size = row.args_size;
             }
             let mut row = row.clone();
             row.args_size = args_size;
-            out.push((at, row));
+            out.push((at, row, span));
         })?;
         Ok(out)
     }
@@ -228,12 +244,28 @@ impl<'d> FunctionUnwind<'d> {
     }
 }
 
-/// Calls for every stretch of a fragment that has one row: offset in the fragment, the row, the function's
-/// piece, and the input's addresses.
-fn each_row<'a, 'd>(
+/// The stack pointer in unwind tables, and the numbers there of a machine's registers.
+#[derive(Clone, Copy)]
+pub struct Stack {
+    pointer: u16,
+    register: fn(u8) -> u16,
+}
+
+impl Stack {
+    /// Those of an instruction set.
+    pub fn of<I: Counters>() -> Stack {
+        Stack {
+            pointer: I::UNWIND_STACK,
+            register: I::unwind_register,
+        }
+    }
+}
+
+/// Calls for every stretch of a fragment that has one row: offset in the fragment, the row, and the input's addresses.
+fn each_row<'a, 'd, 'f>(
     pieces: &'a [(u64, Vec<(u64, Row<'d>)>)],
-    fragment: &Fragment,
-    mut found: impl FnMut(u64, &'a Row<'d>, usize, Range<u64>),
+    fragment: &'f Fragment,
+    mut found: impl FnMut(u64, &'a Row<'d>, &'f Span, Range<u64>),
 ) -> Result<(), Pin> {
     for s in &fragment.spans {
         let (start, rows) = &pieces[s.piece as usize];
@@ -250,7 +282,7 @@ fn each_row<'a, 'd>(
             found(
                 u64::from(s.out) + (at - offset),
                 row,
-                s.piece as usize,
+                s,
                 start + at..start + next,
             );
             if next == end {
@@ -263,13 +295,56 @@ fn each_row<'a, 'd>(
 }
 
 /// Appends a row unless it repeats the last one; a row at the same offset replaces it.
-fn add<'a, 'd>(list: &mut Vec<(u64, &'a Row<'d>)>, at: u64, row: &'a Row<'d>) {
+fn add<'a, 'd>(
+    list: &mut Vec<(u64, &'a Row<'d>, &'a Span)>,
+    at: u64,
+    row: &'a Row<'d>,
+    span: &'a Span,
+) {
     if list.last().is_some_and(|l| l.0 == at) {
         list.pop();
     }
-    if list.last().is_none_or(|l| l.1 != row) {
-        list.push((at, row));
+    let state = |row: &'a Row<'d>, span: &Span| (row, span.down, span.saved);
+    if list
+        .last()
+        .is_none_or(|l| state(l.1, l.2) != state(row, span))
+    {
+        list.push((at, row, span));
     }
+}
+
+/// Call frame instructions for rows of which some hold where the stack pointer is below where they take it for.
+fn with_lowered<'d>(
+    cie: &Cie<'d>,
+    initial: &Row<'d>,
+    list: &[(u64, &Row<'d>, &Span)],
+    stack: Stack,
+) -> Result<Vec<u8>, FormatError> {
+    let saved = |span: &Span| {
+        (0..32u8)
+            .filter(|r| span.saved.meets(RegSet(1 << r)))
+            .map(stack.register)
+            .collect::<SmallVec<[u16; 4]>>()
+    };
+    let lowered: Vec<Option<rows::Lowered<'d>>> = list
+        .iter()
+        .map(|(_, row, span)| match span.down {
+            0 => Ok(None),
+            down => rows::lowered(row, stack.pointer, down, &saved(span)).map(Some),
+        })
+        .collect::<Result<_, _>>()?;
+    let all: Vec<(u64, Row<'_>)> = list
+        .iter()
+        .zip(&lowered)
+        .map(|((at, row, _), lowered)| {
+            (
+                *at,
+                lowered.as_ref().map_or_else(|| row.shared(), |l| l.row()),
+            )
+        })
+        .collect();
+    let all: Vec<(u64, &Row<'_>)> = all.iter().map(|(at, row)| (*at, row)).collect();
+    rows::encode(cie, &initial.shared(), &all)
 }
 
 /// Unwind information for both fragments.
@@ -278,12 +353,13 @@ pub fn carry<'d>(
     cfg: &Cfg,
     from: Option<&FunctionUnwind<'d>>,
     code: &Emitted,
+    stack: Stack,
 ) -> Result<Option<[FragmentUnwind; 2]>, Pin> {
     match from {
         None => Ok(None),
         Some(u) => Ok(Some([
-            u.carry(program, cfg, &code.fragments[0])?,
-            u.carry(program, cfg, &code.fragments[1])?,
+            u.carry(program, cfg, &code.fragments[0], stack)?,
+            u.carry(program, cfg, &code.fragments[1], stack)?,
         ])),
     }
 }

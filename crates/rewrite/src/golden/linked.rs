@@ -13,7 +13,7 @@ use postlink_isa::{Code, Flow, Insn, Isa};
 use super::show::{Names, kind_of, line, program_of, reason};
 use crate::analyse::{EntryPatch, Scratch, Target, prepare};
 use crate::discover::{NonlocalExits, Program};
-use crate::emit::{Plan, carry, emit as emit_function};
+use crate::emit::{Plan, Stack, carry, emit as emit_function};
 use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
 use crate::pin::Pin;
 
@@ -106,7 +106,7 @@ fn make<'d, I: Isa>(
         plan.fragments[usize::from(b % 3 == 0 && !one)].push(b);
     }
     let code = emit_function::<I>(program, &a.cfg, &plan)?;
-    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
+    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code, Stack::of::<I>())?;
     let ready = Ready {
         function: function as u32,
         code,

@@ -34,7 +34,7 @@ use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::{FunctionUnwind, hashes};
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
-use crate::emit::{Emitted, Fragment, FragmentUnwind, Span};
+use crate::emit::{Emitted, Fragment, FragmentUnwind, Span, Stack};
 use crate::error::Error;
 use crate::pin::Pin;
 
@@ -106,6 +106,7 @@ pub fn splits<'d>(
     program: &Program<'d>,
     m: &Moved<'_, 'd>,
     unwind: &mut Option<[FragmentUnwind; 2]>,
+    stack: Stack,
 ) -> Result<Vec<Split>, Pin> {
     let mut out = Vec::new();
     if m.unwind.is_some_and(FunctionUnwind::one_fragment) {
@@ -130,7 +131,7 @@ pub fn splits<'d>(
                 ..Fragment::default()
             };
             let carried = match m.unwind {
-                Some(unwind) => Some(unwind.carry(program, m.cfg, &part)?),
+                Some(unwind) => Some(unwind.carry(program, m.cfg, &part, stack)?),
                 None => None,
             };
             if i > 0 {

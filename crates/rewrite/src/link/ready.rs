@@ -6,7 +6,7 @@ use postlink_isa::{Code, Isa};
 use crate::analyse::{Analysed, FunctionUnwind, Probes, SecondaryEntry, Target};
 use crate::cfg::{BlockId, OwnBase, OwnTable, TableEntry};
 use crate::discover::Program;
-use crate::emit::{self, Emitted, FragmentUnwind, Plan, carry};
+use crate::emit::{self, Emitted, FragmentUnwind, Plan, Stack, carry};
 use crate::pin::Pin;
 
 /// A function ready to be placed.
@@ -94,7 +94,7 @@ pub fn emit_in_place<'d, I: Isa>(
         ..Plan::default()
     };
     let code = emit::emit::<I>(program, &a.cfg, &plan)?;
-    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code)?;
+    let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code, Stack::of::<I>())?;
     Ok(Ready {
         function: function as u32,
         code,

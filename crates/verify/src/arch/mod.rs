@@ -501,6 +501,8 @@ pub(crate) trait Arch: Sync + Send + 'static {
     const RED_ZONE: i64;
     /// Number of the stack pointer in unwind tables.
     const UNWIND_STACK: u16;
+    /// The register that has this number in unwind tables, as a set.
+    fn of_unwind_register(number: u16) -> u32;
     /// By how much a call moves the stack pointer.
     const CALL_PUSHES: i64;
     /// Registers that a call overwrites with the return address.

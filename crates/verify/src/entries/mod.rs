@@ -270,6 +270,7 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         pointers: proof.pointers,
         assumptions,
         changes: Vec::new(),
+        moved_stack_rows: 0,
         asks_for_huge_pages: false,
         file_failure_count: proof.count,
         file_failures: proof.failures,

@@ -534,6 +534,105 @@ struct Row {
     place: u64,
 }
 
+impl Row {
+    /// See [`Interner::lowered`].
+    fn lowered<A: Arch>(mut self, down: i64) -> Option<Row> {
+        let lower = |rule: &mut Rule| -> Option<()> {
+            match rule {
+                Rule::RegisterOffset(register, offset) if *register == A::UNWIND_STACK => {
+                    *offset = offset.checked_add(down)?;
+                }
+                // It is where the stack pointer is: no rule says that it is beside it.
+                Rule::Register(register) if *register == A::UNWIND_STACK => return None,
+                Rule::Expression(bytes) | Rule::ValExpression(bytes) => {
+                    *bytes = lowered_expression::<A>(bytes, down)?;
+                }
+                _ => {}
+            }
+            Some(())
+        };
+        lower(&mut self.cfa)?;
+        self.registers
+            .iter_mut()
+            .try_for_each(|r| lower(&mut r.1))?;
+        Some(self)
+    }
+
+    /// See [`Interner::reads`].
+    fn reads<A: Arch>(&self) -> u32 {
+        let rules = self.registers.iter().map(|r| &r.1).chain([&self.cfa]);
+        let mut set = 0;
+        for rule in rules {
+            match rule {
+                Rule::Register(register) | Rule::RegisterOffset(register, _) => {
+                    set |= A::of_unwind_register(*register);
+                }
+                Rule::Expression(bytes) | Rule::ValExpression(bytes) => {
+                    let bytes = gimli::Expression(EndianSlice::new(bytes, LittleEndian));
+                    let mut operations = bytes.operations(EXPRESSIONS);
+                    while let Ok(Some(operation)) = operations.next() {
+                        if let Operation::Register { register: r }
+                        | Operation::RegisterOffset { register: r, .. } = operation
+                        {
+                            set |= A::of_unwind_register(r.0);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        set
+    }
+}
+
+const EXPRESSIONS: gimli::Encoding = gimli::Encoding {
+    address_size: 8,
+    format: gimli::Format::Dwarf32,
+    version: 5,
+};
+
+/// The expression with `down` added to the offset of each base that is the stack pointer; `None`: it is not understood,
+/// or branches over one.
+fn lowered_expression<A: Arch>(bytes: &[u8], down: i64) -> Option<Box<[u8]>> {
+    let mut out = Vec::new();
+    let mut left = EndianSlice::new(bytes, LittleEndian);
+    while !left.is_empty() {
+        let before = left;
+        match Operation::parse(&mut left, EXPRESSIONS).ok()? {
+            Operation::RegisterOffset {
+                register, offset, ..
+            } if register.0 == A::UNWIND_STACK => {
+                // DW_OP_breg0 to 31, or DW_OP_bregx and the number.
+                let head = match before.first()? {
+                    0x70..=0x8f => 1,
+                    0x92 if A::UNWIND_STACK < 0x80 => 2,
+                    _ => return None,
+                };
+                out.extend_from_slice(before.get(..head)?);
+                put_signed(&mut out, offset.checked_add(down)?);
+            }
+            Operation::Bra { .. } | Operation::Skip { .. } | Operation::Register { .. } => {
+                return None;
+            }
+            _ => out.extend_from_slice(before.get(..before.len() - left.len())?),
+        }
+    }
+    Some(out.into())
+}
+
+/// Appends a number as SLEB128.
+fn put_signed(out: &mut Vec<u8>, mut value: i64) {
+    loop {
+        let low = value as u8 & 0x7f;
+        value >>= 7;
+        let sign = if low & 0x40 == 0 { 0 } else { -1 };
+        if value == sign {
+            return out.push(low);
+        }
+        out.push(low | 0x80);
+    }
+}
+
 /// Number of a row; 0 where there is no FDE.
 pub(crate) type RowId = u32;
 
@@ -556,11 +655,17 @@ pub(crate) struct Span {
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
     rows: FxHashMap<Row, RowId>,
+    /// What [`Interner::lowered`] has found.
+    lowered: FxHashMap<(RowId, i64), Option<RowId>>,
+    /// What [`Interner::reads`] has found.
+    reads: FxHashMap<RowId, u32>,
 }
 
 impl Interner {
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
+        self.lowered.clear();
+        self.reads.clear();
     }
 
     fn id(&mut self, row: Row) -> RowId {
@@ -588,6 +693,32 @@ impl Interner {
                     pushed => returns == Some(&Rule::Offset(-pushed)),
                 }
         })
+    }
+
+    /// The row that says the same where the stack pointer is `down` bytes below where row `id` takes it for; `None` if
+    /// there is none that says so.
+    pub(crate) fn lowered<A: Arch>(&mut self, id: RowId, down: i64) -> Option<RowId> {
+        if down == 0 || id == 0 {
+            return Some(id);
+        }
+        if let Some(known) = self.lowered.get(&(id, down)) {
+            return *known;
+        }
+        let row = self.rows.iter().find(|(_, v)| **v == id)?.0.clone();
+        let new = row.lowered::<A>(down).map(|row| self.id(row));
+        self.lowered.insert((id, down), new);
+        new
+    }
+
+    /// Registers, by the machine's numbers, by which a row finds something.
+    pub(crate) fn reads<A: Arch>(&mut self, id: RowId) -> u32 {
+        if let Some(known) = self.reads.get(&id) {
+            return *known;
+        }
+        let row = self.rows.iter().find(|(_, v)| **v == id);
+        let reads = row.map_or(0, |(row, _)| row.reads::<A>());
+        self.reads.insert(id, reads);
+        reads
     }
 
     /// A row for people.
@@ -847,6 +978,47 @@ mod tests {
             gimli::Expression(EndianSlice::new(&[0x77, 0x08], LittleEndian)),
             16
         ));
+    }
+
+    #[test]
+    fn a_row_for_a_lower_stack_pointer_differs_where_it_reads_that() {
+        let row = |cfa: Rule, rule: Rule| Row {
+            cfa,
+            registers: [(3, rule)].into_iter().collect(),
+            ra_register: 16,
+            signal_frame: false,
+            marks: [false; 2],
+            personality: Pointer::default(),
+            place: 0,
+        };
+        let lowered = |cfa: Rule, rule: Rule| row(cfa, rule).lowered::<X86_64>(136);
+        let (by, saved) = (Rule::RegisterOffset, Rule::Offset(-16));
+        assert_eq!(
+            lowered(by(7, 8), saved.clone()),
+            Some(row(by(7, 144), saved.clone()))
+        );
+        assert_eq!(
+            lowered(by(6, 16), saved.clone()),
+            Some(row(by(6, 16), saved.clone()))
+        );
+        // DW_OP_breg7 40, DW_OP_deref, DW_OP_plus_uconst 8; DW_OP_bregx 7 -8
+        let cfa = |e: &[u8]| Rule::Expression(e.into());
+        assert_eq!(
+            lowered(cfa(&[0x77, 40, 6, 0x23, 8]), cfa(&[0x92, 7, 0x78])),
+            Some(row(
+                cfa(&[0x77, 0xb0, 1, 6, 0x23, 8]),
+                cfa(&[0x92, 7, 0x80, 1])
+            ))
+        );
+        assert_eq!(lowered(by(6, 16), Rule::Register(7)), None);
+        let branch = cfa(&[0x77, 40, 0x2f, 0, 0]);
+        assert_eq!(lowered(branch, saved.clone()), None);
+        let reads = row(by(6, 16), cfa(&[0x72, 8])).reads::<X86_64>();
+        assert_eq!(
+            reads,
+            1 << 5 | 1 << 1,
+            "rbp and rcx, by the machine's numbers"
+        );
     }
 
     #[test]

@@ -239,6 +239,12 @@ kinds! {
     OwnerRegisterLive,
     /// x86-64: a biased counter does not restore flags that are read after it.
     OwnerFlagsLost,
+    /// A row that says where the stack pointer is in a counter is not there.
+    StackRowLost,
+    /// Such a row begins an instruction, or a byte, late.
+    StackRowLate,
+    /// Such a row says eight bytes more or less, or sixteen.
+    StackRowOff,
     /// A counter of calls adds nothing.
     CallNotCounted,
     /// A function's counter of calls is jumped over.
@@ -687,6 +693,9 @@ impl Kind {
         Kind::OwnerElsewhere,
         Kind::OwnerRegisterLive,
         Kind::OwnerFlagsLost,
+        Kind::StackRowLost,
+        Kind::StackRowLate,
+        Kind::StackRowOff,
     ];
 
     /// Kinds that only programs have that count calls in functions which are re-emitted.
@@ -946,6 +955,7 @@ impl<'a> Faults<'a> {
             | OwnerElsewhere
             | OwnerRegisterLive
             | OwnerFlagsLost => self.counting_edits(kind),
+            StackRowLost | StackRowLate | StackRowOff => self.stack_row_edits(kind),
             RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort

@@ -1,6 +1,6 @@
 //! Faults in unwind tables and language-specific data.
 
-use super::{Edit, Faults, Kind};
+use super::{Edit, Faults, Kind, Site};
 use crate::addr::OutputAddr;
 use crate::arch::{Flow, Insn};
 use crate::files::bytes::{Reader, u32_in};
@@ -50,6 +50,9 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
                 }
             }
             5 | 9 | 0x0c => r.uleb().and_then(|_| r.uleb()).map(|_| ()),
+            0x13 => r.sleb().map(|_| ()),
+            0x0f => block(&mut r),
+            0x10 | 0x16 => r.uleb().and_then(|_| block(&mut r)),
             0x11 | 0x12 => r.uleb().and_then(|_| r.sleb()).map(|_| ()),
             _ => None,
         };
@@ -64,6 +67,12 @@ fn program(table: &Table<'_>, fde: &Fde) -> Vec<Cfi> {
             advances: matches!(opcode, 0x40 | 2 | 3 | 4),
         });
     }
+}
+
+/// Goes over an expression.
+fn block(r: &mut Reader<'_>) -> Option<()> {
+    let len = usize::try_from(r.uleb()?).ok()?;
+    r.take(len).map(|_| ())
 }
 
 /// A call site's fields: offset in the file and length of each, and what they say.
@@ -130,6 +139,87 @@ impl Faults<'_> {
                 .filter(|f| f.lsda != 0)
                 .flat_map(|f| self.area_edits(kind, f))
                 .collect(),
+        }
+    }
+
+    /// Rows that begin in counters which save registers, or where they end: where the stack pointer moves.
+    pub(super) fn stack_row_edits(&self, kind: Kind) -> Vec<Edit> {
+        let Ok(table) = Table::read(&self.output) else {
+            return Vec::new();
+        };
+        let places = self.places_of_saves();
+        let mut edits = Vec::new();
+        for fde in &table.fdes {
+            let mut within = places.iter().filter(|p| fde.start <= p.0 && p.1 <= fde.end);
+            if within.next().is_none() {
+                continue;
+            }
+            let list = program(&table, fde);
+            for (i, cfi) in list.iter().enumerate() {
+                if places.iter().any(|p| (p.0..=p.1).contains(&cfi.location)) {
+                    edits.extend(self.stack_row(kind, &table, list.get(i..).unwrap_or(&[])));
+                }
+            }
+        }
+        edits
+    }
+
+    /// From behind the instruction that moves the stack pointer to behind the one that moves it back.
+    fn places_of_saves(&self) -> Vec<(u64, u64)> {
+        let end = |s: &Site| s.addr + u64::from(s.insn.len);
+        let (mut all, mut begin) = (Vec::new(), None);
+        for site in &self.sites {
+            let bytes = self.bytes(site);
+            let (down, up) = match *bytes {
+                // stp or str to [sp,#-16]!; ldp or ldr from [sp],#16
+                [_, 0x0f, 0x1f, 0xf8] if self.arm => (true, false),
+                [_, _, 0xbf, 0xa9] if self.arm => (true, false),
+                [_, 0x07, 0x41, 0xf8] if self.arm => (false, true),
+                [_, _, 0xc1, 0xa8] if self.arm => (false, true),
+                [0x48, 0x8d, 0x64, 0x24, 0x80] => (true, false),
+                [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0] => (false, true),
+                _ => (false, false),
+            };
+            if down {
+                begin = Some(end(site));
+            } else if up && let Some(begin) = begin.take() {
+                all.push((begin, end(site)));
+            }
+        }
+        all
+    }
+
+    /// What spoils the row of the first of some call frame instructions.
+    fn stack_row(&self, kind: Kind, table: &Table<'_>, list: &[Cfi]) -> Option<Edit> {
+        let (cfi, next) = (list.first()?, list.get(1));
+        let at = self.offset(table.addr + cfi.at as u64)?;
+        let operand = at + (cfi.operand - cfi.at);
+        let (byte, low) = (*self.file(at, 1).first()?, *self.file(operand, 1).first()?);
+        let what = format!("the row at {:#x}", cfi.location);
+        let offset = matches!(cfi.opcode, 0x0e | 0x13);
+        match kind {
+            Kind::StackRowLost if offset => {
+                let len = next.map_or(2, |n| n.at - cfi.at);
+                Some(Edit::new(what, at, &vec![0; len]))
+            }
+            Kind::StackRowOff if offset => {
+                let bit = if cfi.opcode == 0x0e { 8 } else { 1 };
+                Some(Edit::new(what, operand, &[low ^ bit]))
+            }
+            Kind::StackRowLate if cfi.opcode == 0x40 && byte & 0x3f < 0x3f => {
+                next.filter(|n| matches!(n.opcode, 0x0e | 0x13 | 0x0b))?;
+                let mut changes = vec![(at, vec![byte + 1])];
+                // What comes after it begins where it did.
+                if let Some(later) = list.iter().skip(1).find(|n| n.advances)
+                    && later.opcode == 0x40
+                    && let Some(place) = self.offset(table.addr + later.at as u64)
+                    && let Some(by) = self.file(place, 1).first().filter(|b| **b & 0x3f > 1)
+                {
+                    changes.push((place, vec![by - 1]));
+                }
+                Some(Edit { what, changes })
+            }
+            _ => None,
         }
     }
 

@@ -28,21 +28,25 @@
 //! or the function was just entered: the call itself used that memory. What is allowed for this reason must
 //! not be jumped to ([`Walk::closed`]).
 //!
-//! Unwind rows: all of an inserted stretch has the row of the old instruction, though it may have moved the
-//! stack pointer for a moment. Nothing in it can throw; only what interrupts it from outside sees the
-//! difference.
+//! Unwind rows: an instruction of an inserted stretch has the row of the old instruction, with what the stack pointer
+//! has moved added wherever the row reads that ([`lowered`](crate::files::unwind::Interner::lowered)); all other
+//! registers by which the row finds something hold what they did in front of the stretch. So a signal may come there,
+//! and who unwinds from its handler finds the same frames. Not so in routines that inserted code calls, and in
+//! recorders.
 
 use super::{OldState, State, Step, Walk, fail, pages};
 use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
+use crate::files::unwind::RowId;
 use crate::liveness::{Known, Set, dead};
 use crate::machine::{
-    self, End, Footprint, Machine, Meeting, Noted, Origin, Places, Routine, Value,
+    self, End, Footprint, Machine, Meeting, Moment, Noted, Origin, Places, Routine, Value,
 };
 use crate::report::{Check, Failure};
 use crate::routines;
 use pages::Pending;
+use smallvec::SmallVec;
 use std::cell::Cell;
 
 /// New code after a call that has just come back, or where the function was just entered.
@@ -147,7 +151,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             footprint = Footprint::default();
             end = self.silent_until(state, at, matches, entered, places, &mut footprint);
         }
-        let end = end.filter(|end| !matches || self.comes_to(state, *end, places))?;
+        // What is looked at behind it is not part of it.
+        let moments = std::mem::take(&mut self.s.moments);
+        let end = end.filter(|end| !matches || self.comes_to(state, *end, places));
+        self.s.moments = moments;
+        let end = end?;
         self.out.footprint.join(&footprint);
         if !footprint.callers.is_empty() {
             let from = chain.first().copied().unwrap_or_else(|| state.addr());
@@ -209,6 +217,71 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.notes_callers.extend([at, new]);
     }
 
+    /// Each instruction of inserted code must have the unwind row of one of the old addresses, for where the stack
+    /// pointer is there.
+    pub(super) fn check_inserted_rows(
+        &mut self,
+        old: &[InputAddr],
+        from: OutputAddr,
+        end: OutputAddr,
+    ) -> Step {
+        let mut moments = std::mem::take(&mut self.s.moments);
+        moments.retain(|m| from.get() <= m.at && m.at < end.get());
+        let (still, kept) = moments.iter().fold((true, true), |(still, kept), m| {
+            (still && m.depth == 0, kept && m.changed == 0)
+        });
+        let checked = if still && kept {
+            self.check_rows(old, from, end - from)
+        } else {
+            let first = self.s.new_rows.row(from.get(), 1).0;
+            moments
+                .iter()
+                .try_for_each(|m| self.check_moment(old, first, m))
+        };
+        self.s.moments = moments;
+        checked
+    }
+
+    /// The same for one instruction. A state outside the function has no row of its own that this function's tables
+    /// could tell: there the row must be that of the first instruction of the stretch.
+    fn check_moment(&mut self, old: &[InputAddr], first: RowId, moment: &Moment) -> Step {
+        let q = OutputAddr::new(moment.at);
+        let (row, covers) = self.s.new_rows.row(moment.at, moment.len.into());
+        let down = moment.depth.saturating_neg();
+        let outside = old.is_empty().then(|| (InputAddr::default(), first));
+        let rows = |p: &InputAddr| (*p, self.s.old_rows.row(p.get(), 1).0);
+        let rows: SmallVec<[_; 4]> = old.iter().map(rows).chain(outside).collect();
+        for (p, before) in rows {
+            let expected = self.s.interner.lowered::<A>(before, down);
+            if covers && expected == Some(row) {
+                let reads = self.s.interner.reads::<A>(before);
+                if reads & moment.changed & !(1 << A::STACK) != 0 {
+                    let what =
+                        "a register by which the unwind row finds something holds something else";
+                    let mut failure = Failure::new(Check::Unwind, what).at(p, q);
+                    failure.new_value = self.s.interner.describe(row);
+                    return fail(failure);
+                }
+                if down != 0 && row != 0 {
+                    self.out.moved_stack_rows += 1;
+                }
+                return Ok(());
+            }
+        }
+        let p = old.first().copied().unwrap_or_default();
+        let what = if covers {
+            format!(
+                "the unwind row of inserted code does not account for the stack pointer, which is {down} bytes lower"
+            )
+        } else {
+            "the unwind row changes in the middle of an inserted instruction".into()
+        };
+        let mut failure = Failure::new(Check::Unwind, what).at(p, q);
+        failure.old_value = self.s.interner.describe(self.s.old_rows.row(p.get(), 1).0);
+        failure.new_value = self.s.interner.describe(row);
+        fail(failure)
+    }
+
     /// Whether new code from `at` on comes to what may be the old side's instruction, by silent steps alone.
     fn comes_to(&mut self, state: &OldState, mut at: OutputAddr, places: Places<'_>) -> bool {
         for _ in 0..8 {
@@ -249,6 +322,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let mut routines = std::mem::take(&mut self.s.routines);
         let mut recent = std::mem::take(&mut self.s.recent);
+        let mut moments = std::mem::take(&mut self.s.moments);
         let by_convention = Cell::new(false);
         let end = {
             let walk = &*self;
@@ -299,16 +373,21 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 places,
                 footprint,
                 tables: (false, false),
+                moments: std::mem::take(&mut moments),
             };
+            machine.moments.clear();
             let code = |a: u64| walk.new_bytes(OutputAddr::new(a)).map(|b| b.0);
-            machine::follow::<A>(
+            let end = machine::follow::<A>(
                 &mut machine,
                 &code,
                 at.get(),
                 End::Meet(&mut judge),
                 &mut |target| walk.routine(&mut routines, OutputAddr::new(target)),
-            )
+            );
+            moments = machine.moments;
+            end
         };
+        self.s.moments = moments;
         self.s.routines = routines;
         self.s.recent = recent;
         self.out.by_convention |= end.is_some() && by_convention.get();
@@ -339,6 +418,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             },
             footprint: &mut footprint,
             tables: (false, false),
+            moments: Vec::new(),
         };
         let proved = machine::follow::<A>(
             &mut machine,
@@ -454,6 +534,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             },
             footprint: &mut footprint,
             tables: (false, false),
+            moments: Vec::new(),
         };
         let through = if cx.guarded {
             A::STUB_SCRATCH

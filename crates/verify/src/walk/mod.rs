@@ -59,7 +59,7 @@ use crate::files::claim::{Moved, Range};
 use crate::files::lsda::Lsda;
 use crate::files::unwind::{Interner, RowMap, Runner};
 use crate::liveness::Recent;
-use crate::machine::{Footprint, Routine};
+use crate::machine::{Footprint, Moment, Routine};
 use crate::report::{Check, Failure, TableReport};
 use counting::Fresh;
 use own_tables::OwnTables;
@@ -109,6 +109,8 @@ pub(crate) struct Walked {
     pub by_convention: bool,
     /// Indirect calls and jumps that are recorded.
     pub recorded: u64,
+    /// Instructions of inserted code that have moved the stack pointer, and whose unwind rows say so: how many.
+    pub moved_stack_rows: u64,
     /// Indirect jumps that continue in old code, by old address.
     pub falls_back: Vec<InputAddr>,
     /// Jumps through tables of new code's own.
@@ -185,6 +187,8 @@ pub(crate) struct Scratch<'a> {
     routines: FxHashMap<OutputAddr, Option<Routine>>,
     /// Old instructions that were read lately.
     recent: Recent,
+    /// The instructions of inserted code that was last followed.
+    moments: Vec<Moment>,
 }
 
 /// One function being walked.
@@ -695,7 +699,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return Ok(None);
                 }
                 self.arrive(at, pending);
-                self.check_rows(chain, at, end - at)?;
+                match guard {
+                    None => self.check_inserted_rows(chain, at, end)?,
+                    Some(_) => self.check_rows(chain, at, end - at)?,
+                }
                 here.push(at);
                 at = end;
                 if self.new_bytes(at).is_none() {

@@ -203,7 +203,7 @@ fn is_called<I: Covers>(program: &Program<'_>, function: usize) -> bool {
     let Ok(rows) = rows::rows(cie, fde) else {
         return false;
     };
-    let (stack, pushed) = I::UNWIND_CALL;
+    let (stack, pushed) = (I::UNWIND_STACK, I::CALL_PUSHES);
     let returns = match pushed {
         0 => None,
         pushed => Some(RegRule::Offset(-pushed)),

@@ -180,6 +180,10 @@ impl Arch for AArch64 {
     const KEPT_BY_CALLS: u32 = 0x3ffc_0000;
     const STUBS_AT_CALLS: bool = true;
 
+    fn of_unwind_register(number: u16) -> u32 {
+        if number < 32 { 1 << number } else { 0 }
+    }
+
     fn effects(bytes: &[u8]) -> Effects {
         steps::effects(bytes)
     }

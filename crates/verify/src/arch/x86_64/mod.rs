@@ -252,6 +252,15 @@ impl Arch for X86_64 {
     const STUBS_AT_CALLS: bool = false;
     const PROMOTION: Option<u8> = Some(11);
 
+    fn of_unwind_register(number: u16) -> u32 {
+        const NUMBERS: [u8; 8] = [0, 2, 1, 3, 6, 7, 5, 4];
+        match number {
+            0..=7 => NUMBERS.get(usize::from(number)).map_or(0, |r| 1 << r),
+            8..=15 => 1 << number,
+            _ => 0,
+        }
+    }
+
     fn effects(bytes: &[u8]) -> Effects {
         effects::effects(bytes)
     }
