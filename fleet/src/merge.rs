@@ -8,7 +8,7 @@ use datafusion::arrow::compute::{BatchCoalescer, max, min};
 
 use crate::cluster::Cluster;
 use crate::engine::Limits;
-use crate::place::Place;
+use crate::place::{Place, remove_all};
 use crate::progress::Progress;
 use crate::read::Input;
 use crate::schema::{column, schema};
@@ -111,12 +111,8 @@ impl Merged {
 /// Removes files that are in a merged one now.
 pub async fn remove(inventory: &Inventory, merged: &Place) -> Result<usize> {
     let used = inventory.used.iter().map(|shard| &shard.place);
-    let mut removed = 0;
-    for place in used.chain(&inventory.repeated) {
-        if place != merged {
-            place.remove().await?;
-            removed += 1;
-        }
-    }
-    Ok(removed)
+    let all = used.chain(&inventory.repeated);
+    let all: Vec<&Place> = all.filter(|place| *place != merged).collect();
+    remove_all(&all).await?;
+    Ok(all.len())
 }
