@@ -17,7 +17,7 @@ use crate::cli::{
 };
 use crate::cluster;
 use crate::engine::Engine;
-use crate::place::{Output, Place};
+use crate::place::{Output, Place, remove_all};
 use crate::progress::Progress;
 use crate::quality;
 use crate::rows::{self, Binary};
@@ -349,6 +349,7 @@ async fn carry(command: Stale, say: &Say) -> Result<ExitCode> {
 async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
     let inventory = inventory(&command.source, say).await?;
     let (mut removed, mut written) = (0u64, 0u64);
+    let mut all_old = Vec::new();
     let before = command.before;
     let old = |shard: &&Shard| shard.days.is_some_and(|days| days.0 < before);
     for shard in inventory.used.iter().filter(old) {
@@ -374,11 +375,12 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
                 shard.place.remove().await?;
             }
         } else {
-            shard.place.remove().await?;
+            all_old.push(&shard.place);
         }
         removed += u64::from(only_old);
         written += u64::from(!only_old);
     }
+    remove_all(&all_old).await?;
     // What is in one of them as well would come back to life.
     for place in inventory.repeated.iter().filter(|_| removed + written > 0) {
         if command.dry_run {

@@ -61,7 +61,7 @@ impl Engine {
         limits: &Limits,
         progress: &Progress,
     ) -> Result<Engine> {
-        let table = Counts::new(inventory, limits.cluster.is_none())?;
+        let table = Counts::new(inventory)?;
         let cluster = limits.cluster.as_deref().map(Cluster::new).transpose()?;
         let context = match &cluster {
             None => local(limits)?,

@@ -6,15 +6,16 @@
 //!                      └─ merge, expire ┘
 //! ```
 //!
-//! A profile is a sum. Merging, where all rows of all shards are sorted and added up, is done by [`sums`]; everything
-//! else is a question to an engine that others maintain: DataFusion, in this process or on a cluster of Ballista
-//! ([`cluster`]), which merges, too. The schema ([`schema`]) is published, and any other engine that reads Parquet
-//! gives the same sums.
+//! A profile is a sum. Merging, where all rows of all shards are sorted and added up, is done by [`sums`], in this
+//! process or by tasks of a cluster of Ballista ([`cluster`]); everything else is a question to an engine that others
+//! maintain: DataFusion, which reads shards by [`scan`] here and there. The schema ([`schema`]) is published, and any
+//! other engine that reads Parquet gives the same sums.
 
 pub mod cli;
 pub mod cluster;
 mod commands;
 pub mod engine;
+mod files;
 pub mod memory;
 pub mod merge;
 pub mod place;

@@ -1,45 +1,27 @@
 //! Many shards into one: rows that differ in nothing but their counts become one row.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use datafusion::arrow::array::{Array, ArrayRef, Date32Array, RecordBatch};
-use datafusion::arrow::compute::{BatchCoalescer, cast, max, min};
+use datafusion::arrow::array::{Date32Array, RecordBatch};
+use datafusion::arrow::compute::{BatchCoalescer, max, min};
 
-use crate::engine::{self, Engine, Limits, TABLE, sum};
-use crate::place::Place;
+use crate::cluster::Cluster;
+use crate::engine::Limits;
+use crate::place::{Place, remove_all};
 use crate::progress::Progress;
 use crate::read::Input;
-use crate::schema::{KEYS, column, day_text, schema};
+use crate::schema::{column, schema};
 use crate::shard::{Inventory, Writer};
 use crate::sums;
 
 /// Rows that are given to the writer at once. Where pages end depends on it, so it is not what an engine happens to
 /// give, which would make other bytes of the same rows.
 const BATCH: usize = 8192;
-/// The column that says how many rows a row was added up of.
-const ADDED: &str = "rows_added";
-
-/// The query that groups and adds, as `docs/fleet.md` gives it for other engines.
-pub fn sql(filter: &str) -> String {
-    let keys = KEYS.join(", ");
-    let order: Vec<String> = KEYS
-        .iter()
-        .map(|key| format!("{key} ASC NULLS FIRST"))
-        .collect();
-    format!(
-        "SELECT {keys}, {}, {}, count(*) AS {ADDED} FROM {TABLE} {filter} GROUP BY {keys} ORDER BY {}",
-        sum(column::COUNT),
-        sum(column::MISPREDICTIONS),
-        order.join(", ")
-    )
-}
-
 /// Adds the rows of an inventory up in one file in `folder`, those of days before `since` not; says how many bytes went
 /// to temporary files. `None` if no row is left.
 ///
-/// In this process by [`sums`], on a cluster by the query above: the same rows in the same order, so the same bytes. If
+/// By [`sums`], in this process or in tasks of a cluster: the same rows in the same order, so the same bytes. If
 /// no day is left out, every row that the shards say they have must have been added once, wherever that was done.
 pub async fn merge(
     inventory: &Inventory,
@@ -60,11 +42,18 @@ pub async fn merge(
         days: None,
         rows: BatchCoalescer::new(schema(), BATCH),
     };
-    let (added, spilled) = if limits.cluster.is_some() {
-        on_cluster(inventory, limits, since, progress, &mut merged).await?
+    let files: Vec<Input> = inventory.used.iter().map(Input::from).collect();
+    let (added, spilled) = if let Some(url) = &limits.cluster {
+        let mut all = 0u64;
+        let mut each = |rows, added| {
+            all += added;
+            merged.add(rows)
+        };
+        let cluster = Cluster::new(url)?;
+        cluster.add_up(&files, since, limits, &mut each).await?;
+        (all, 0)
     } else {
         tokio::task::block_in_place(|| {
-            let files: Vec<Input> = inventory.used.iter().map(Input::from).collect();
             let sums = sums::add_up(&files, since, limits, progress)?;
             let (added, spilled) = (sums.rows, sums.spilled);
             sums.each(|batch| merged.add(batch.clone()))?;
@@ -88,29 +77,6 @@ pub async fn merge(
         ),
     };
     Ok(Some((merged.writer.finish(&id, &ids, days)?, spilled)))
-}
-
-/// The same by a cluster; says how many rows were added up, and how many bytes went to temporary files.
-async fn on_cluster(
-    inventory: &Inventory,
-    limits: &Limits,
-    since: Option<i32>,
-    progress: &Progress,
-    merged: &mut Merged,
-) -> Result<(u64, u64)> {
-    let engine = Engine::new(inventory, limits, progress).await?;
-    let filter = since.map_or(String::new(), |day| {
-        format!("WHERE day >= DATE '{}'", day_text(day))
-    });
-    let mut added = 0u64;
-    let spilled = engine
-        .each(&sql(&filter), |batch| {
-            let counts = engine::numbers(batch, ADDED)?;
-            added += counts.iter().flatten().sum::<u64>();
-            merged.add(stored(batch)?)
-        })
-        .await?;
-    Ok((added, spilled))
 }
 
 /// The file that is being written.
@@ -142,32 +108,11 @@ impl Merged {
     }
 }
 
-/// Rows of an engine's answer in the types of the schema.
-fn stored(batch: &RecordBatch) -> Result<RecordBatch> {
-    let schema = schema();
-    let columns = schema.fields().iter().map(|field| -> Result<ArrayRef> {
-        let name = field.name();
-        Ok(
-            if [column::COUNT, column::MISPREDICTIONS].contains(&name.as_str()) {
-                Arc::new(engine::numbers(batch, name)?)
-            } else {
-                cast(&engine::column(batch, name)?, field.data_type())?
-            },
-        )
-    });
-    let columns = columns.collect::<Result<Vec<_>>>()?;
-    Ok(RecordBatch::try_new(schema.clone(), columns)?)
-}
-
 /// Removes files that are in a merged one now.
 pub async fn remove(inventory: &Inventory, merged: &Place) -> Result<usize> {
     let used = inventory.used.iter().map(|shard| &shard.place);
-    let mut removed = 0;
-    for place in used.chain(&inventory.repeated) {
-        if place != merged {
-            place.remove().await?;
-            removed += 1;
-        }
-    }
-    Ok(removed)
+    let all = used.chain(&inventory.repeated);
+    let all: Vec<&Place> = all.filter(|place| *place != merged).collect();
+    remove_all(&all).await?;
+    Ok(all.len())
 }

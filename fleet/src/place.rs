@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, WriteMultipart};
+use rayon::prelude::*;
 use url::Url;
 
+use crate::shard::OBJECTS_AT_ONCE;
 use crate::store;
 
 /// Bytes that are uploaded by one request; larger files in parts.
@@ -153,6 +155,24 @@ impl Place {
             Place::Object(url) => objects(url, out).await,
         }
     }
+}
+
+/// Removes files and objects; all that can be removed are, and the first error is told. Threads do it, and requests
+/// that overlap: a file system may let each of them wait, and a store takes long to begin an answer.
+pub async fn remove_all(places: &[&Place]) -> Result<()> {
+    let remove = |place: &&Place| match place {
+        Place::Path(path) => {
+            std::fs::remove_file(path).with_context(|| format!("{place}: cannot remove"))
+        }
+        Place::Object(_) => Ok(()),
+    };
+    let removed: Vec<Result<()>> = places.par_iter().map(remove).collect();
+    let objects = places
+        .iter()
+        .filter(|place| matches!(place, Place::Object(_)));
+    let objects = stream::iter(objects.map(|place| place.remove())).buffered(OBJECTS_AT_ONCE);
+    let of_objects: Vec<Result<()>> = objects.collect().await;
+    removed.into_iter().chain(of_objects).collect()
 }
 
 fn files(place: &Path, out: &mut Vec<Place>) -> Result<()> {

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use datafusion::physical_plan::ExecutionPlan;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::scan::Scan;
+
 /// Nothing is shown of what takes less.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often a plan is asked.
@@ -149,23 +151,17 @@ fn when_done(bar: &ProgressBar) {
 
 /// How many operators of a plan read the table.
 fn scans(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let below = plan.children();
-    if below.is_empty() {
+    if plan.is::<Scan>() {
         return 1;
     }
-    below.into_iter().map(scans).sum()
+    plan.children().into_iter().map(scans).sum()
 }
 
-/// Rows that a plan has read so far, those among them that a filter of the reader has left out.
+/// Rows that a plan has read so far.
 fn rows_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let below = plan.children();
-    if !below.is_empty() {
-        return below.into_iter().map(rows_read).sum();
+    if !plan.is::<Scan>() {
+        return plan.children().into_iter().map(rows_read).sum();
     }
-    let Some(metrics) = plan.metrics() else {
-        return 0;
-    };
-    let pruned = metrics.sum_by_name("pushdown_rows_pruned");
-    let pruned = pruned.map_or(0, |pruned| pruned.as_usize());
-    (metrics.output_rows().unwrap_or(0) + pruned) as u64
+    let rows = plan.metrics().and_then(|metrics| metrics.output_rows());
+    rows.unwrap_or(0) as u64
 }

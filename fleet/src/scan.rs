@@ -1,17 +1,19 @@
-//! The rows of shards for an engine of this process.
+//! The rows of shards for an engine, in this process or on a cluster.
 //!
 //! DataFusion's own reader of Parquet is made for few large files; that of [`crate::read`] is made for many small ones.
 //! This operator gives an engine what the latter reads, in batches of as many rows as engines like, whatever the shards
-//! have. Filters stay with the engine: only row groups of other builds are passed over.
+//! have. Which they are, the operator below says (`files`). Filters stay with the engine: only row groups of other
+//! builds are passed over.
 
 use std::fmt;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::BatchCoalescer;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, exec_err};
+use datafusion::common::{DataFusionError, Result, assert_or_internal_err, exec_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -20,11 +22,13 @@ use datafusion::physical_plan::metrics::{
 };
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
+    PlanProperties, ReplaceChildrenOptions,
 };
 use tokio::sync::mpsc::Sender;
+use tokio::task::JoinError;
 
+use crate::files;
 use crate::read::{Input, Queue, Reader};
 
 /// Batches that wait for the operator above.
@@ -33,8 +37,8 @@ const WAITING: usize = 2;
 /// The operator.
 #[derive(Debug)]
 pub struct Scan {
-    /// The files of each partition.
-    partitions: Vec<Arc<[Input]>>,
+    /// Names the files.
+    input: Arc<dyn ExecutionPlan>,
     schema: SchemaRef,
     build: Option<String>,
     properties: Arc<PlanProperties>,
@@ -42,40 +46,34 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Some columns of files, in so many partitions at most; if a build is given, rows of others need not come.
-    pub fn new(
-        files: &[Input],
-        schema: SchemaRef,
-        partitions: usize,
-        build: Option<String>,
-    ) -> Scan {
-        let each = files.len().div_ceil(partitions.max(1)).max(1);
-        let partitions: Vec<Arc<[Input]>> = files.chunks(each).map(Arc::from).collect();
+    /// Some columns of the files that `input` names; if a build is given, rows of others need not come.
+    pub fn new(input: Arc<dyn ExecutionPlan>, schema: SchemaRef, build: Option<String>) -> Scan {
+        let partitions = input.properties().output_partitioning().partition_count();
         let properties = PlanProperties::new(
             EquivalenceProperties::new(schema.clone()),
-            Partitioning::UnknownPartitioning(partitions.len()),
+            Partitioning::UnknownPartitioning(partitions),
             EmissionType::Incremental,
             Boundedness::Bounded,
         );
         Scan {
-            partitions,
+            input,
             schema,
             build,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
     }
+
+    /// The only build whose rows must come.
+    pub fn build(&self) -> Option<&str> {
+        self.build.as_deref()
+    }
 }
 
 impl DisplayAs for Scan {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        let files: usize = self.partitions.iter().map(|files| files.len()).sum();
         let columns: Vec<&String> = self.schema.fields().iter().map(|f| f.name()).collect();
-        write!(
-            f,
-            "Shards: files={files}, columns={columns:?}, build={:?}",
-            self.build
-        )
+        write!(f, "Shards: columns={columns:?}, build={:?}", self.build)
     }
 }
 
@@ -89,7 +87,12 @@ impl ExecutionPlan for Scan {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![]
+        vec![&self.input]
+    }
+
+    /// A partition of files stays one: what is above divides rows if it likes.
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
     }
 
     fn apply_expressions(
@@ -101,17 +104,20 @@ impl ExecutionPlan for Scan {
 
     fn replace_children(
         self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self)
+        let input = only(children)?;
+        let (schema, build) = (self.schema.clone(), self.build.clone());
+        Ok(Arc::new(Scan::new(input, schema, build)))
     }
 
     fn with_new_children(
         self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self)
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
     }
 
     fn execute(
@@ -119,27 +125,30 @@ impl ExecutionPlan for Scan {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let Some(files) = self.partitions.get(partition) else {
-            return exec_err!("partition {partition} of {}", self.partitions.len());
-        };
         let (schema, build) = (self.schema.clone(), self.build.clone());
         let rows = MetricBuilder::new(&self.metrics).output_rows(partition);
         let size = context.session_config().batch_size();
+        let input = self.input.execute(partition, context)?;
         let mut stream = RecordBatchReceiverStream::builder(schema.clone(), WAITING);
-        let (sender, queue) = (stream.tx(), Queue::new(files.clone()));
-        stream.spawn_blocking(move || {
-            let mut reader = Reader::new(schema.clone());
-            if let Some(build) = build {
-                reader = reader.only(build);
-            }
-            // What has no columns needs not to be put together.
-            let has_columns = !schema.fields().is_empty();
-            let out = Out {
-                batches: has_columns.then(|| BatchCoalescer::new(schema, size)),
-                sender,
-            };
-            let read = read(&queue, reader, out, &rows);
-            read.map_err(|error| DataFusionError::External(error.into()))
+        let sender = stream.tx();
+        stream.spawn(async move {
+            let files = files::named(input).await.map_err(failed)?;
+            let queue = Queue::new(files);
+            // It ends when nobody takes what it sends.
+            let reading = tokio::task::spawn_blocking(move || {
+                let mut reader = Reader::new(schema.clone());
+                if let Some(build) = build {
+                    reader = reader.only(build);
+                }
+                // What has no columns needs not to be put together.
+                let has_columns = !schema.fields().is_empty();
+                let out = Out {
+                    batches: has_columns.then(|| BatchCoalescer::new(schema, size)),
+                    sender,
+                };
+                read(&queue, reader, out, &rows)
+            });
+            ended(reading.await)
         });
         Ok(stream.build())
     }
@@ -147,6 +156,25 @@ impl ExecutionPlan for Scan {
     fn metrics(&self) -> Option<MetricsSet> {
         Some(self.metrics.clone_inner())
     }
+}
+
+/// The only operator below another.
+pub fn only(mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+    let count = children.len();
+    assert_or_internal_err!(count == 1, "{count} operators below one that has one");
+    Ok(children.swap_remove(0))
+}
+
+/// An error of ours for an engine: all of it is text, since of an executor's nothing else comes back.
+pub fn failed(error: anyhow::Error) -> DataFusionError {
+    exec_datafusion_err!("{error:#}")
+}
+
+/// What came of work that was done on a thread of its own.
+pub fn ended(joined: std::result::Result<anyhow::Result<()>, JoinError>) -> Result<()> {
+    joined
+        .unwrap_or_else(|error| Err(anyhow!("a thread that reads shards ended: {error}")))
+        .map_err(failed)
 }
 
 /// Reads all files of a partition, as long as somebody wants their rows.

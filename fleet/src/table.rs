@@ -1,7 +1,7 @@
 //! The table of all rows: the shards of an inventory, each with the size that it had when it was checked.
 //!
 //! A table that lists its files would ask a store for each of them again; here nothing is asked, and what is read is
-//! what was checked. In this process [`Scan`] reads; a cluster gets a plan of operators that its executors know.
+//! what was checked, by [`Scan`], here and on a cluster.
 
 use std::sync::Arc;
 
@@ -11,34 +11,26 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::TableType;
-use datafusion::datasource::file_format::FileFormat;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::object_store::ObjectStoreUrl;
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
-use datafusion::datasource::table_schema::TableSchema;
 use datafusion::logical_expr::{Expr, Operator, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use url::Position;
 
+use crate::files;
 use crate::place::Place;
 use crate::read::Input;
-use crate::scan::Scan;
+use crate::scan::{Scan, failed};
 use crate::schema::{column, schema};
 use crate::shard::Inventory;
-use crate::store;
 
 /// The table.
 #[derive(Debug)]
 pub struct Counts {
-    store: ObjectStoreUrl,
     files: Vec<Input>,
-    is_here: bool,
 }
 
 impl Counts {
-    /// Of the shards that are used, which must be in one store; for plans of this process, or for those of a cluster.
-    pub fn new(inventory: &Inventory, is_here: bool) -> Result<Counts> {
+    /// Of the shards that are used, which must be in one store.
+    pub fn new(inventory: &Inventory) -> Result<Counts> {
         let mut first = None;
         for shard in &inventory.used {
             let beginning = match &shard.place {
@@ -53,24 +45,12 @@ impl Counts {
                 );
             }
         }
-        let Some((store, _)) = first else {
+        if first.is_none() {
             bail!("no shard there that can be used");
-        };
+        }
         Ok(Counts {
-            store: ObjectStoreUrl::parse(store)?,
             files: inventory.used.iter().map(Input::from).collect(),
-            is_here,
         })
-    }
-
-    /// The files as DataFusion's own reader takes them.
-    fn for_cluster(&self) -> Result<FileGroup> {
-        let files = self.files.iter().map(|input| {
-            let mut file = PartitionedFile::new(String::new(), input.bytes);
-            file.object_meta.location = store::key(&input.place.url()?)?;
-            Ok(file)
-        });
-        Ok(FileGroup::new(files.collect::<Result<_>>()?))
     }
 }
 
@@ -84,15 +64,14 @@ impl TableProvider for Counts {
         TableType::Base
     }
 
-    /// Filters by build leave whole row groups out; all others are given to the scan later, by the optimizer of
-    /// physical plans, or are the engine's.
+    /// Filters by build leave whole row groups out; all others are the engine's.
     fn supports_filters_pushdown(
         &self,
         filters: &[&Expr],
     ) -> Result<Vec<TableProviderFilterPushDown>, DataFusionError> {
         let support = |filter: &&Expr| match build(filter) {
-            Some(_) if self.is_here => TableProviderFilterPushDown::Inexact,
-            _ => TableProviderFilterPushDown::Unsupported,
+            Some(_) => TableProviderFilterPushDown::Inexact,
+            None => TableProviderFilterPushDown::Unsupported,
         };
         Ok(filters.iter().map(support).collect())
     }
@@ -102,27 +81,15 @@ impl TableProvider for Counts {
         state: &dyn Session,
         projection: Option<&Vec<usize>>,
         filters: &[Expr],
-        limit: Option<usize>,
+        _: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
-        let partitions = state.config().target_partitions();
-        if self.is_here {
-            let schema = match projection {
-                Some(columns) => Arc::new(schema().project(columns)?),
-                None => schema(),
-            };
-            let build = filters.iter().find_map(build);
-            return Ok(Arc::new(Scan::new(&self.files, schema, partitions, build)));
-        }
-        let format = ParquetFormat::default();
-        let source = format.file_source(TableSchema::from(schema()));
-        let files = self.for_cluster();
-        let files = files.map_err(|error| DataFusionError::External(error.into()))?;
-        let config = FileScanConfigBuilder::new(self.store.clone(), source)
-            .with_file_groups(files.split_files(partitions))
-            .with_projection_indices(projection.cloned())?
-            .with_limit(limit)
-            .build();
-        format.create_physical_plan(state, config).await
+        let schema = match projection {
+            Some(columns) => Arc::new(schema().project(columns)?),
+            None => schema(),
+        };
+        let files = files::plan(&self.files, state.config().target_partitions()).map_err(failed)?;
+        let build = filters.iter().find_map(build);
+        Ok(Arc::new(Scan::new(files, schema, build)))
     }
 }
 

@@ -7,11 +7,23 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ballista_core::execution_plans::execute_physical_plan;
+use ballista_core::extension::SessionConfigExt;
 use common::{
     Folder, ID, builds, counters, fleet, four, profile, refused, run, symbol, text, weighted,
 };
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::DataFusionError;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::protobuf::PhysicalPlanNode;
+use postlink_fleet::scan::Scan;
 use postlink_profile::{merge, plprof};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_postlink-fleet");
@@ -106,18 +118,11 @@ impl Cluster {
     }
 }
 
-/// Files of a stage below the folder of an executor.
+/// Files of a stage below the folder of an executor: `postlink-fleet-executor-…/rows/JOB/STAGE`.
 fn written(folder: PathBuf, stage: &str) -> usize {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return 0;
-    };
-    let entries = entries.flatten().map(|entry| entry.path());
-    let count = |path: PathBuf| match path.is_dir() {
-        true if path.ends_with(stage) => below(path),
-        true => written(path, stage),
-        false => 0,
-    };
-    entries.map(count).sum()
+    let inside = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let executors = inside(folder).flat_map(|executor| inside(executor.path().join("rows")));
+    executors.map(|job| below(job.path().join(stage))).sum()
 }
 
 /// Files below a folder.
@@ -272,8 +277,92 @@ fn a_damaged_shard_is_named_and_left_out_on_a_cluster_only_if_asked() {
     assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
 }
 
-/// Starts a merge, and gives it when the first executor has written rows in that stage.
-fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> Child {
+/// Pages are looked at when they are read: by an executor, which must say of them what one machine says.
+#[test]
+fn damaged_pages_that_an_executor_finds_are_told_as_on_one_machine() {
+    let folder = Folder::new();
+    four(&folder);
+    let shards = folder.name("shards");
+    let victim = folder.shards("shards")[2].clone();
+    let mut bytes = std::fs::read(&victim).unwrap();
+    // Its first page; a name without a hash, so that nothing is found before it is read.
+    bytes[4..60].fill(0xff);
+    std::fs::write(victim.with_file_name("plain.parquet"), bytes).unwrap();
+    std::fs::remove_file(&victim).unwrap();
+    let cluster = Cluster::new(&folder, 1);
+    let out = folder.name("out");
+    let ask = ["merge", &shards, "-o", &out];
+    let (here, there) = (refused(&ask), cluster.refused(&ask));
+    let what = here.split_once("error: ").unwrap().1.trim();
+    assert!(what.contains("plain.parquet: in row group 0"), "{what}");
+    assert!(there.contains(what), "{there}, not {what}");
+    assert_eq!(below(folder.path("out")), 0);
+    let profile = folder.name("out.plprof");
+    let ask = ["profile", &shards, "--build-id", ID, "-o", &profile];
+    let there = cluster.refused(&ask);
+    assert!(there.contains("plain.parquet: in row group 0"), "{there}");
+    assert!(!folder.path("out.plprof").exists());
+}
+
+/// What a client of a later version sends.
+#[derive(Debug)]
+struct Later;
+
+impl PhysicalExtensionCodec for Later {
+    fn try_decode(
+        &self,
+        _: &[u8],
+        _: &[Arc<dyn ExecutionPlan>],
+        _: &TaskContext,
+        _: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+        unreachable!("nothing is received")
+    }
+
+    fn try_encode(
+        &self,
+        _: Arc<dyn ExecutionPlan>,
+        out: &mut Vec<u8>,
+        _: &dyn PhysicalProtoConverterExtension,
+    ) -> Result<(), DataFusionError> {
+        out.extend_from_slice(b"\0postlink-fleet\xff\0\0\0\x039.9 and more");
+        Ok(())
+    }
+}
+
+#[test]
+fn a_plan_of_another_version_is_refused_with_both_versions() {
+    let folder = Folder::new();
+    let cluster = Cluster::new(&folder, 0);
+    let files = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
+    let plan = Arc::new(Scan::new(files, postlink_fleet::schema::schema(), None));
+    let config = SessionConfig::new_with_ballista();
+    let url = cluster.url.replace("df://", "http://");
+    let options = config.ballista_config();
+    let sent = execute_physical_plan::<PhysicalPlanNode>(
+        url,
+        &options,
+        plan,
+        &Later,
+        "session".into(),
+        config,
+    );
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    let Err(error) = runtime.block_on(sent) else {
+        panic!("a plan of version 255 was taken");
+    };
+    let error = error.to_string();
+    for part in [
+        "postlink-fleet 9.9 and has version 255",
+        "which runs version 1: the scheduler, the executors and who asks must be of one version",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+/// Starts a merge, and gives it when an executor has written rows in that stage, and the number of that executor.
+fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> (Child, usize) {
     let mut command = Command::new(PROGRAM);
     command.args(["merge", shards, "-o", &folder.name("there")]);
     let mut merge = command
@@ -282,35 +371,42 @@ fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> Child
         .spawn()
         .unwrap();
     let start = Instant::now();
-    while written(folder.path("executor0"), stage) == 0 {
+    let at = loop {
         assert!(
             merge.try_wait().unwrap().is_none(),
             "it must be in the middle"
         );
+        let mut all = 0..cluster.executors.len();
+        let at = all.find(|at| written(folder.path(&format!("executor{at}")), stage) > 0);
+        if let Some(at) = at {
+            break at;
+        }
         assert!(start.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(5));
-    }
+    };
     assert!(
         merge.try_wait().unwrap().is_none(),
         "it must be in the middle"
     );
-    merge
+    (merge, at)
 }
 
-/// While shards are read, and while others read what it made of them.
+/// While shards are read; while what it made of them is read by the one that brings all in order; and that one itself.
 #[test]
 fn an_executor_that_is_killed_in_the_middle_costs_time_and_no_row() {
     let folder = Folder::new();
     let shards = large(&folder, 24, 8000);
     fleet(&["merge", &shards, "-o", &folder.name("here")]);
-    for stage in ["1", "2"] {
+    for (stage, of_stage) in [("1", true), ("2", false), ("2", true)] {
         let mut cluster = Cluster::new(&folder, 2);
-        let merge = begun(&folder, &cluster, &shards, stage);
-        cluster.executors[0].kill();
+        let (merge, at) = begun(&folder, &cluster, &shards, stage);
+        let victim = if of_stage { at } else { 1 - at };
+        cluster.executors[victim].kill();
         let done = merge.wait_with_output().unwrap();
         assert!(done.status.success(), "stage {stage}: {}", text(&done));
         assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
-        for left in ["there", "executor0"] {
+        drop(cluster);
+        for left in ["there", "executor0", "executor1"] {
             std::fs::remove_dir_all(folder.path(left)).unwrap();
         }
     }
@@ -321,7 +417,7 @@ fn a_cluster_without_executors_left_is_an_error_and_nothing_is_written() {
     let folder = Folder::new();
     let shards = large(&folder, 24, 8000);
     let mut cluster = Cluster::new(&folder, 1);
-    let merge = begun(&folder, &cluster, &shards, "1");
+    let (merge, _) = begun(&folder, &cluster, &shards, "1");
     cluster.executors[0].kill();
     let done = merge.wait_with_output().unwrap();
     let message = text(&done);
@@ -336,7 +432,7 @@ fn a_scheduler_that_is_killed_in_the_middle_is_an_error_and_nothing_is_written()
     let folder = Folder::new();
     let shards = large(&folder, 24, 8000);
     let mut cluster = Cluster::new(&folder, 1);
-    let merge = begun(&folder, &cluster, &shards, "1");
+    let (merge, _) = begun(&folder, &cluster, &shards, "1");
     cluster.scheduler.kill();
     let done = merge.wait_with_output().unwrap();
     let message = text(&done);

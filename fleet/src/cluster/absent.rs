@@ -4,12 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use datafusion::arrow::array::RecordBatch;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 
 use crate::cli::{Executor, Scheduler};
 use crate::engine::Limits;
+use crate::read::Input;
 
 /// There is none.
 pub struct Cluster(Infallible);
@@ -26,6 +28,17 @@ impl Cluster {
 
     /// Never called.
     pub fn session(&self, _: &Limits) -> Result<SessionContext> {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub async fn add_up(
+        &self,
+        _: &[Input],
+        _: Option<i32>,
+        _: &Limits,
+        _: &mut (dyn FnMut(RecordBatch, u64) -> Result<()> + Send),
+    ) -> Result<()> {
         match self.0 {}
     }
 

@@ -12,16 +12,21 @@ use ballista_core::config::{
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::optimizer::ballista_default_optimizer_rules;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_proto::protobuf::PhysicalPlanNode;
+use futures::StreamExt;
 use url::Url;
 
+use super::add_up;
+use super::codec::Codec;
 use super::server::MESSAGE;
 use crate::cli::SCHEDULER_PORT;
 use crate::engine::{Limits, MEMORY_OF_PARTITION, configured};
+use crate::read::Input;
 use crate::store;
 
 /// Parts that a plan is cut into where nothing else was asked for.
@@ -61,6 +66,7 @@ impl Cluster {
             MEMORY_OF_PARTITION,
         )
         .with_information_schema(false)
+        .with_ballista_physical_extension_codec(Arc::new(Codec::new()))
         .with_ballista_grpc_client_max_message_size(MESSAGE as usize)
         .set_usize(BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, 1)
         .set_usize(
@@ -75,6 +81,24 @@ impl Cluster {
             .with_optimizer_rules(ballista_default_optimizer_rules())
             .build();
         Ok(SessionContext::new_with_state(state))
+    }
+
+    /// Adds up all rows of files which are not of a day before `since`; gives `each` what comes of them, in order,
+    /// with how many rows were added up for it.
+    pub async fn add_up(
+        &self,
+        files: &[Input],
+        since: Option<i32>,
+        limits: &Limits,
+        each: &mut (dyn FnMut(RecordBatch, u64) -> Result<()> + Send),
+    ) -> Result<()> {
+        let plan = add_up::plan(files, since, limits.threads.unwrap_or(PARTS))?;
+        let mut answer = self.run(plan, &self.session(limits)?).await?;
+        while let Some(batch) = answer.next().await {
+            let (rows, added) = add_up::rows_of(&batch?)?;
+            each(rows, added)?;
+        }
+        Ok(())
     }
 
     /// The rows of a plan that this session made. They come when all of it has run.

@@ -7,13 +7,21 @@
 //!            └───────────────────── rows ────────────────────────┘    └─ rows of one stage for the next
 //! ```
 //!
-//! What is submitted is the physical plan that would run here, cut into more parts: so it reads the very files that
-//! were checked, with the sizes that they had, and nothing is listed again on the other side. Executors ask for work
-//! and need not be reachable by the scheduler, only by each other and by who asked. A task of an executor that is lost
-//! runs again on another one, and what others had read of it is read again; Ballista sees to that.
+//! What is submitted is the physical plan that would run here, cut into more parts, with the same operators of ours in
+//! it (`codec`): so it reads the very files that were checked, with the sizes that they had, by the same reader, and
+//! nothing is listed again on the other side. `merge` is no question to the engine: executors add up as one machine
+//! does (`add_up`).
+//!
+//! Executors ask for work and need not be reachable by the scheduler, only by each other and by who asked. A task of
+//! an executor that is lost runs again on another one, and what others had read of it is read again; Ballista sees to
+//! that.
 
 #[cfg(feature = "cluster")]
+mod add_up;
+#[cfg(feature = "cluster")]
 mod client;
+#[cfg(feature = "cluster")]
+mod codec;
 #[cfg(feature = "cluster")]
 mod server;
 #[cfg(feature = "cluster")]

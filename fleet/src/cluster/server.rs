@@ -1,8 +1,8 @@
 //! The scheduler and the executor: Ballista's, in this process.
 //!
 //! An executor has one pool of memory for all tasks that it runs, the one of [`crate::memory`], since a task groups
-//! and sorts as a plan of one machine does. Its folder has what other executors read of it, and what did not fit; it
-//! goes with the executor, unless that is killed.
+//! and sorts as a plan of one machine does; one that adds up shards has an equal share of it. Its folder has what other
+//! executors read of it, and what did not fit; it goes with the executor, unless that is killed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener};
@@ -22,6 +22,8 @@ use datafusion::prelude::SessionConfig;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use url::Url;
 
+use super::add_up::Share;
+use super::codec::Codec;
 use crate::cli::{Executor, SCHEDULER_PORT, Scheduler};
 use crate::engine::MEMORY_OF_PARTITION;
 use crate::memory::Pool;
@@ -53,6 +55,7 @@ pub async fn scheduler(command: Scheduler) -> Result<()> {
         grpc_server_max_decoding_message_size: MESSAGE,
         grpc_server_max_encoding_message_size: MESSAGE,
         grpc_client_max_message_size: MESSAGE,
+        override_physical_codec: Some(Arc::new(Codec::new())),
         override_session_builder: Some(Arc::new(session)),
         ..SchedulerConfig::default()
     };
@@ -118,6 +121,10 @@ pub async fn executor(command: Executor) -> Result<()> {
         .with_temp_file_path(&spilled)
         .with_object_store_registry(store::stores())
         .build_arc()?;
+    let share = Share {
+        memory: memory / cores,
+        temporary: spilled.clone(),
+    };
     let port = match command.port {
         0 => free_port(command.bind)?,
         port => port,
@@ -146,6 +153,7 @@ pub async fn executor(command: Executor) -> Result<()> {
         grpc_max_encoding_message_size: MESSAGE,
         // No pool of its own for each task: the runtime below has one for all.
         memory_pool_size: Some(0),
+        override_physical_codec: Some(Arc::new(Codec::of_executor(share))),
         override_runtime_producer: Some(Arc::new(move |_| Ok(runtime.clone()))),
         ..ExecutorProcessConfig::default()
     };

@@ -161,7 +161,29 @@ impl Work<'_> {
     }
 }
 
+/// Rows by their keys, which are those of [`Sums::keys`], with the columns of the schema.
+pub fn rows_of<'a>(rows: impl IntoIterator<Item = (&'a [u8], u64, u64)>) -> Result<RecordBatch> {
+    let mut columns = Columns::default();
+    let mut unescaped = Unescaped::default();
+    for (key, count, mispredictions) in rows {
+        columns.add(&key::take(key, &mut unescaped)?, count, mispredictions);
+    }
+    columns.finish()
+}
+
 impl Sums {
+    /// Gives `each` the keys of rows in their order, with their counts and mispredictions, until it says no; whether
+    /// it took all. Keys compare as rows do.
+    pub fn keys(self, mut each: impl FnMut(&[u8], u64, u64) -> Result<bool>) -> Result<bool> {
+        let mut merging = Merging::new(self.runs)?;
+        while let Some(row) = merging.next()? {
+            if !each(row.key, row.count, row.mispredictions)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Gives `each` the rows in their order, with the columns of the schema, [`BATCH`] at a time.
     pub fn each(self, mut each: impl FnMut(&RecordBatch) -> Result<()>) -> Result<()> {
         let mut merging = Merging::new(self.runs)?;

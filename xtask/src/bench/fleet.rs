@@ -8,6 +8,9 @@
 //! thread. Memory is the peak of the process, on a cluster that of the largest executor; the processor time of a
 //! cluster is that of all its processes.
 //!
+//! Rows of counters cannot be carried over to a newer build: a program with `--to FILE` behind it is measured apart, by
+//! a profile of addresses, which is added, carried over and expired.
+//!
 //! What a million shards a day cost follows from the largest number of shards that was measured: processor time is
 //! that of a shard times a million, by the seconds of a day.
 
@@ -31,6 +34,8 @@ const AT_ONCE: u64 = 10_000;
 struct Group {
     profile: PathBuf,
     binary: PathBuf,
+    /// A newer build of the program, to which rows of addresses are carried over.
+    to: Option<PathBuf>,
     shards: Vec<u64>,
 }
 
@@ -66,9 +71,11 @@ impl Wishes {
                 "--profile" => wishes.groups.push(Group {
                     profile: value.into(),
                     binary: PathBuf::new(),
+                    to: None,
                     shards: vec![1000, 10_000],
                 }),
                 "--binary" => wishes.groups.last_mut().context(needed)?.binary = value.into(),
+                "--to" => wishes.groups.last_mut().context(needed)?.to = Some(value.into()),
                 "--shards" => {
                     wishes.groups.last_mut().context(needed)?.shards = numbers(argument, value)?;
                 }
@@ -140,6 +147,12 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let mut lines = String::new();
     let mut costs = vec![];
     for group in &bench.wishes.groups {
+        if let Some(to) = &group.to {
+            for &shards in &group.shards {
+                bench.stale(group, to, shards, &mut lines)?;
+            }
+            continue;
+        }
         let measured = group.shards.iter();
         let measured = measured.map(|&shards| bench.measure(group, shards, &mut lines));
         let measured = measured.collect::<Result<Vec<_>>>()?;
@@ -212,6 +225,30 @@ fn of_a_million(all: &[Costs]) -> String {
     text
 }
 
+/// Shards that are measured.
+struct Shown {
+    program: String,
+    shards: u64,
+    rows: u64,
+    /// Bytes of all.
+    bytes: u64,
+}
+
+impl Shown {
+    /// A line of the table: seconds of wall and processor time, bytes of memory.
+    fn line(&self, what: &str, wall: f64, cpu: f64, peak: Option<u64>) -> String {
+        let peak = peak.map_or(String::new(), |peak| format!("{:.0} MB", peak as f64 / 1e6));
+        format!(
+            "| {} | {} | {} | {:.1} MB | {what} | {wall:.2} s | {cpu:.2} s | {:.2} M | {peak} |\n",
+            self.program,
+            self.shards,
+            self.rows,
+            self.bytes as f64 / 1e6,
+            self.rows as f64 / cpu.max(1e-9) / 1e6
+        )
+    }
+}
+
 struct Bench {
     fleet: PathBuf,
     postlink: PathBuf,
@@ -255,13 +292,8 @@ impl Bench {
         Ok((rows, id.to_owned()))
     }
 
-    fn measure(&self, group: &Group, shards: u64, lines: &mut String) -> Result<Costs> {
-        let (folder, merged) = (self.path("shards"), self.path("merged"));
-        for old in [&folder, &merged] {
-            if old.exists() {
-                fs::remove_dir_all(old)?;
-            }
-        }
+    /// Adds shards of weights 1 to `shards`; gives the seconds of wall and processor time.
+    fn add(&self, group: &Group, shards: u64, folder: &Path) -> Result<(f64, f64)> {
         let mut wall = 0.0;
         let mut cpu = 0.0;
         for first in (1..=shards).step_by(AT_ONCE as usize) {
@@ -275,19 +307,84 @@ impl Bench {
             wall += run.wall.as_secs_f64();
             cpu += run.cpu.as_secs_f64();
         }
-        let (rows, id) = self.ask(&folder)?;
-        let bytes: u64 = fs::read_dir(&folder)?
+        Ok((wall, cpu))
+    }
+
+    /// What there is in a folder of shards, and the build that it is of.
+    fn shown(&self, group: &Group, shards: u64, folder: &Path) -> Result<(Shown, String)> {
+        let (rows, id) = self.ask(folder)?;
+        let bytes = fs::read_dir(folder)?
             .map(|entry| Ok(entry?.metadata()?.len()))
             .sum::<Result<u64>>()?;
+        let program = name(&group.binary);
+        Ok((
+            Shown {
+                program,
+                shards,
+                rows,
+                bytes,
+            },
+            id,
+        ))
+    }
+
+    /// Adds rows of addresses, carries them over to a newer build, and expires them all.
+    fn stale(&self, group: &Group, to: &Path, shards: u64, lines: &mut String) -> Result<()> {
+        let (folder, carried) = (self.path("shards"), self.path("carried"));
+        for old in [&folder, &carried] {
+            if old.exists() {
+                fs::remove_dir_all(old)?;
+            }
+        }
+        let (wall, cpu) = self.add(group, shards, &folder)?;
+        let (shown, _) = self.shown(group, shards, &folder)?;
+        lines.push_str(&shown.line("add", wall, cpu, None));
+        let (from, to) = (group.binary.as_os_str(), to.as_os_str());
+        let ask = ["stale", "--from", "--to", "-o"].map(OsStr::new);
+        let [stale, option, option_to, output] = ask;
+        let of = folder.as_os_str();
+        let ask = [
+            stale,
+            of,
+            option,
+            from,
+            option_to,
+            to,
+            output,
+            carried.as_os_str(),
+        ];
+        let run = self.call(&self.fleet, &ask)?;
+        let (wall, cpu) = (run.wall.as_secs_f64(), run.cpu.as_secs_f64());
+        lines.push_str(&shown.line("stale", wall, cpu, Some(run.peak)));
+        // That it is one shard.
+        only_name(&carried)?;
+        self.expire(&shown, &folder, lines)
+    }
+
+    /// Removes all shards of a folder, as they are of a day long before.
+    fn expire(&self, shown: &Shown, folder: &Path, lines: &mut String) -> Result<()> {
+        let of = folder.as_os_str();
+        let ask = ["expire", "--before", "2999-01-01"].map(OsStr::new);
+        let run = self.call(&self.fleet, &[&ask[..], &[of]].concat())?;
+        let (wall, cpu) = (run.wall.as_secs_f64(), run.cpu.as_secs_f64());
+        lines.push_str(&shown.line("expire", wall, cpu, Some(run.peak)));
+        let left = fs::read_dir(folder)?.count();
+        ensure!(left == 0, "{left} shards are left after their day");
+        Ok(())
+    }
+
+    fn measure(&self, group: &Group, shards: u64, lines: &mut String) -> Result<Costs> {
+        let (folder, merged) = (self.path("shards"), self.path("merged"));
+        for old in [&folder, &merged] {
+            if old.exists() {
+                fs::remove_dir_all(old)?;
+            }
+        }
+        let (wall, cpu) = self.add(group, shards, &folder)?;
+        let (shown, id) = self.shown(group, shards, &folder)?;
+        let (rows, bytes) = (shown.rows, shown.bytes);
         let mut row = |what: &str, wall: f64, cpu: f64, peak: Option<u64>| {
-            let peak = peak.map_or(String::new(), |peak| format!("{:.0} MB", peak as f64 / 1e6));
-            let _ = writeln!(
-                lines,
-                "| {} | {shards} | {rows} | {:.1} MB | {what} | {wall:.2} s | {cpu:.2} s | {:.2} M | {peak} |",
-                name(&group.binary),
-                bytes as f64 / 1e6,
-                rows as f64 / cpu.max(1e-9) / 1e6
-            );
+            lines.push_str(&shown.line(what, wall, cpu, peak));
         };
         row("add", wall, cpu, None);
         let mut costs = Costs {
@@ -351,6 +448,7 @@ impl Bench {
                 "{shards} shards, {executors} executors: {found}, and on one machine {expected}"
             );
         }
+        self.expire(&shown, &folder, lines)?;
         Ok(costs)
     }
 
