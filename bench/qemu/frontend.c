@@ -1,7 +1,7 @@
 /* A model of a processor's front end that repeats exactly: a plugin for qemu-user (TCG plugin interface, version 1).
  *
  *   cc -O2 -shared -fPIC frontend.c -o frontend.so
- *   qemu-x86_64 -plugin ./frontend.so,out=FILE[,ranges=FILE] PROGRAM ARGS
+ *   qemu-x86_64 -plugin ./frontend.so,out=FILE[,ranges=FILE][,moved=NAME] PROGRAM ARGS
  *
  * | part                        | model                                                        |
  * |-----------------------------|--------------------------------------------------------------|
@@ -19,6 +19,10 @@
  *
  * Ranges are given as lines "START END NAME" with run-time addresses less that of the first executable segment, in
  * hexadecimal. What is in none of them is called "elsewhere": libraries and the loader.
+ *
+ * With "moved" the instruction cache is there 16 times more: in number K, counted from 0, lines of the range with that
+ * name are in sets as if it began 4 K lines later, everything else is where it is. The misses are in lines
+ * "moved-misses-K". Which of its sets a layout shares with libraries nobody chose; this says what that is worth.
  *
  * A piece of code that a signal ends early is counted whole. One thread only.
  */
@@ -104,8 +108,21 @@ static struct range *range_of(uint64_t at) {
   return &ranges[i];
 }
 
+/* The instruction cache with a range at other places. */
+enum { STARTS = 16, APART = 4 };
+static struct cache moved[STARTS];
+static const char *moved_name;
+static uint64_t moved_start, moved_end;
+
+static void fetch_moved(uint64_t line) {
+  /* Far from all other lines, in the same set. */
+  uint64_t far = moved_start <= line && line < moved_end ? line + (UINT64_C(1) << 50) : line;
+  for (unsigned k = 0; k < STARTS; k++) misses(&moved[k], far == line ? line : far + k * APART);
+}
+
 static void fetch(uint64_t line) {
   fetched++;
+  if (moved_end) fetch_moved(line);
   if (misses(&itlb, line >> (PAGE - LINE))) misses(&stlb, line >> (PAGE - LINE));
   if (!misses(&icache, line)) return;
   range_of(line << LINE)->misses++;
@@ -149,6 +166,10 @@ static void read_ranges(void) {
   while (in && range_count < MOST_RANGES && fscanf(in, "%llx %llx %39s", &start, &end, r->name) == 3) {
     r->start = base + start;
     r->end = base + end;
+    if (moved_name && !strcmp(r->name, moved_name)) {
+      moved_start = r->start >> LINE;
+      moved_end = ((r->end - 1) >> LINE) + 1;
+    }
     r++, range_count++;
   }
   if (in) fclose(in);
@@ -183,6 +204,7 @@ static void finished(qemu_plugin_id_t id, void *unused) {
   fprintf(out, "icache-misses %llu\nl2-1m-misses %llu\nl2-2m-misses %llu\n", X(icache.misses), X(l2.misses), X(l2_2m.misses));
   fprintf(out, "itlb-misses %llu\nstlb-misses %llu\n", X(itlb.misses), X(stlb.misses));
   fprintf(out, "lines %llu\npages %llu\n", X(lines_seen.used), X(pages_seen.used));
+  for (unsigned k = 0; moved_end && k < STARTS; k++) fprintf(out, "moved-misses-%u %llu\n", k, X(moved[k].misses));
   for (unsigned i = 0; i < range_count; i++)
     fprintf(out, "range %s %llu %llu %llu\n", ranges[i].name, X(ranges[i].misses), X(ranges[i].lines), X(ranges[i].pages));
   fclose(out);
@@ -198,7 +220,9 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int
   for (int i = 0; i < argc; i++) {
     if (!strncmp(argv[i], "out=", 4)) path = strdup(argv[i] + 4);
     if (!strncmp(argv[i], "ranges=", 7)) ranges_path = strdup(argv[i] + 7);
+    if (!strncmp(argv[i], "moved=", 6)) moved_name = strdup(argv[i] + 6);
   }
+  for (unsigned k = 0; k < STARTS; k++) moved[k] = icache, prepare(&moved[k]);
   prepare(&icache), prepare(&l2), prepare(&l2_2m), prepare(&itlb), prepare(&stlb);
   qemu_plugin_register_vcpu_tb_trans_cb(id, first);
   qemu_plugin_register_atexit_cb(id, finished, NULL);

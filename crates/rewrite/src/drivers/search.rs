@@ -16,7 +16,8 @@ use postlink_elf::write::Writer;
 use postlink_layout::front_end::{
     Callee, CodeGraph, Estimate, Place, Recorder, Site, Trace, WalkSize, Way,
 };
-use postlink_layout::{cdsort, hfsort, padding};
+use postlink_layout::padding::{self, Stretch};
+use postlink_layout::{cdsort, hfsort};
 use postlink_profile::windows::{Step, Windows};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -306,6 +307,8 @@ pub(super) struct Trials<'a> {
     pub(super) align: [u64; 2],
     /// Whether hot functions begin at lines or anywhere, without a search.
     pub(super) at_lines: bool,
+    /// By position: the code of the hot fragment.
+    pub(super) stretches: Vec<Vec<Stretch>>,
     /// Says where new code begins.
     pub(super) writer: &'a Writer<'a>,
 }
@@ -317,6 +320,26 @@ struct Part {
     fragment: u8,
     offset: u32,
     len: u32,
+}
+
+/// The code of a hot fragment, by how often it ran: `runs`, by block.
+pub(super) fn stretches(ready: &Ready, runs: &[u64]) -> Vec<Stretch> {
+    let blocks = ready.code.blocks.iter().zip(runs);
+    let hot = blocks.filter(|((fragment, _), _)| *fragment == 0);
+    let mut list: Vec<Stretch> = hot
+        .map(|((_, offset), runs)| Stretch {
+            offset: u64::from(*offset),
+            len: 0,
+            runs: *runs,
+        })
+        .collect();
+    list.sort_unstable_by_key(|stretch| (stretch.offset, stretch.runs));
+    let mut end = ready.code.fragments[0].code.bytes.len() as u64;
+    for stretch in list.iter_mut().rev() {
+        stretch.len = end.saturating_sub(stretch.offset);
+        end = stretch.offset;
+    }
+    list
 }
 
 /// By how much of its cost a layout must be better to be taken in place of what is made without a search.
@@ -397,7 +420,7 @@ impl Trials<'_> {
             Align::Given if !self.at_lines => even(self.align[0]),
             Align::Given | Align::Lines => {
                 let limit = self.limit(&order);
-                padding::at_lines(&order, functions, &self.least, limit)
+                padding::by_misses(&order, functions, &self.stretches, &self.least, limit)
             }
             Align::Least => self.least.clone(),
             Align::Even(bytes) => even(bytes),
