@@ -9,8 +9,8 @@
 //! | `bench/qemu/frontend.c`, a plugin for qemu | the same misses, the second cache for code alone; misses of the translation buffer (64 entries of 4 KiB); lines and pages of code that were executed; taken branches; where misses lie |
 //!
 //! The plugin's instruction cache is there 16 times more, with the hot code 4 lines later in each: where new code
-//! begins decides with which lines of libraries it shares sets, and no layout knows that. The mean is what a layout is worth,
-//! the figures of one start are its luck as well.
+//! begins decides with which lines of libraries it shares sets, and no layout knows that. The mean is what a layout
+//! is worth, the figures of one start are its luck as well.
 //!
 //! Figures are of whole processes, libraries and the loader included. Hardware fetches ahead and runs other
 //! things besides; a model shows what a layout asks for, not how long it takes.
