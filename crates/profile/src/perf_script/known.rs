@@ -147,13 +147,17 @@ impl<'k> Turn<'k> {
         let known = self.known;
         let mut state = known.lock();
         if !state.complete {
-            while state.seen < self.piece && state.wrong.is_none_or(|wrong| wrong > self.piece) {
+            // Once all of the text has been looked through, no piece before is waited for: it may not say that it was.
+            while !state.complete
+                && state.seen < self.piece
+                && state.wrong.is_none_or(|wrong| wrong > self.piece)
+            {
                 state = known
                     .moved
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            if state.seen < self.piece {
+            if !state.complete && state.seen < self.piece {
                 return Ok(None);
             }
             // The thread before may have searched everything.
@@ -190,10 +194,36 @@ impl Drop for Turn<'_> {
 mod tests {
     use std::fmt::Write;
     use std::path::Path;
+    use std::time::Duration;
+
+    use super::{EDITIONS, Known};
+    use crate::spaces::SpaceEvent;
 
     use super::super::{for_each_sample, read_bytes, spaces};
     use crate::address::AddressProfile;
     use crate::samples::{self, Adder, Options};
+
+    /// A thread waited for the piece before its own, whose thread came when the text was complete and said nothing.
+    #[test]
+    fn nobody_waits_once_all_of_the_text_has_been_looked_through() {
+        let known: &'static Known = Box::leak(Box::new(Known::new()));
+        let end = |piece: usize| vec![(piece as u64, 1, SpaceEvent::Exec)];
+        let take = move |piece: usize| {
+            let taken = known.turn(piece).take(end(piece), || Ok(Vec::new()));
+            taken.is_ok_and(|edition| edition.is_some())
+        };
+        for piece in 0..EDITIONS {
+            assert!(take(piece));
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(take(EDITIONS + 2)));
+        // It waits by now, or has no cause to.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(take(EDITIONS), "all of the text is looked through");
+        assert!(take(EDITIONS + 1));
+        let taken = receiver.recv_timeout(Duration::from_secs(60));
+        assert_eq!(taken, Ok(true));
+    }
 
     /// What is right: all mappings first, then the samples, one after the other.
     fn in_two_passes(text: &str) -> AddressProfile {
