@@ -61,12 +61,6 @@ pub fn lowered<'d>(
     down: u32,
     saved: &[u16],
 ) -> Result<Lowered<'d>, FormatError> {
-    let by_saved = |register: u16| {
-        FormatError::new(format!(
-            "an unwind row needs register {register} where that is saved on the stack"
-        ))
-        .of(ErrorKind::Unsupported)
-    };
     let mut new = Lowered {
         row: row.clone(),
         cfa: None,
@@ -99,6 +93,13 @@ pub fn lowered<'d>(
     Ok(new)
 }
 
+fn by_saved(register: u16) -> FormatError {
+    FormatError::new(format!(
+        "an unwind row needs register {register} where that is saved on the stack"
+    ))
+    .of(ErrorKind::Unsupported)
+}
+
 /// An expression whose bases that are the stack pointer have a larger offset.
 fn expression(bytes: &[u8], stack: u16, down: u32, saved: &[u16]) -> Result<Vec<u8>, FormatError> {
     const BREG0: u8 = 0x70;
@@ -122,8 +123,8 @@ fn expression(bytes: &[u8], stack: u16, down: u32, saved: &[u16]) -> Result<Vec<
                 _ => u64::from(opcode - BREG0),
             };
             let mut offset = cursor.sleb("an offset")?;
-            if saved.iter().any(|s| u64::from(*s) == register) {
-                return Err(unknown(opcode));
+            if let Some(saved) = saved.iter().find(|s| u64::from(**s) == register) {
+                return Err(by_saved(*saved));
             }
             if register == u64::from(stack) {
                 offset = offset.saturating_add(i64::from(down));

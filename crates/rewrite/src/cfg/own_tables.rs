@@ -58,6 +58,7 @@ const ROUNDS: usize = 8;
 const REACH: u64 = 1 << 30;
 /// A jump through a table that is encoded again has no more instructions than this.
 const LONGEST: usize = 6;
+
 /// A jump table of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnTable {

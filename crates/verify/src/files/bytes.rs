@@ -125,6 +125,19 @@ pub(crate) fn same_insn(a: &[u8], b: &[u8], len: usize) -> bool {
     a.get(..len).is_some() && a.get(..len) == b.get(..len)
 }
 
+/// Appends signed LEB128.
+pub(crate) fn put_sleb(out: &mut Vec<u8>, mut value: i64) {
+    loop {
+        let low = value as u8 & 0x7f;
+        value >>= 7;
+        let sign = if low & 0x40 == 0 { 0 } else { -1 };
+        if value == sign {
+            return out.push(low);
+        }
+        out.push(low | 0x80);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@
 //! numbers by an [`Interner`], so that comparing the rows of two instructions is comparing two numbers.
 
 use crate::arch::Arch;
-use crate::files::bytes::{Reader, u32_in};
+use crate::files::bytes::{Reader, put_sleb, u32_in};
 use crate::files::elf::{Elf, PT_GNU_EH_FRAME};
 use crate::files::pointer::{self, Bases, OMIT, Pointer};
 use gimli::{
@@ -609,7 +609,7 @@ fn lowered_expression<A: Arch>(bytes: &[u8], down: i64) -> Option<Box<[u8]>> {
                     _ => return None,
                 };
                 out.extend_from_slice(before.get(..head)?);
-                put_signed(&mut out, offset.checked_add(down)?);
+                put_sleb(&mut out, offset.checked_add(down)?);
             }
             Operation::Bra { .. } | Operation::Skip { .. } | Operation::Register { .. } => {
                 return None;
@@ -618,19 +618,6 @@ fn lowered_expression<A: Arch>(bytes: &[u8], down: i64) -> Option<Box<[u8]>> {
         }
     }
     Some(out.into())
-}
-
-/// Appends a number as SLEB128.
-fn put_signed(out: &mut Vec<u8>, mut value: i64) {
-    loop {
-        let low = value as u8 & 0x7f;
-        value >>= 7;
-        let sign = if low & 0x40 == 0 { 0 } else { -1 };
-        if value == sign {
-            return out.push(low);
-        }
-        out.push(low | 0x80);
-    }
 }
 
 /// Number of a row; 0 where there is no FDE.

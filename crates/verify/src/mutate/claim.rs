@@ -1,5 +1,6 @@
 //! Writing a claim: what [`Claim::parse`] reads, so that a fault can be put into it.
 
+use crate::files::bytes::put_sleb;
 use crate::files::claim::{Basis, Claim, Moved};
 
 impl Claim<'_> {
@@ -20,7 +21,7 @@ impl Claim<'_> {
             previous = f.old_entry.get();
             uleb(&mut out, f.old.len() as u64);
             for r in &f.old {
-                sleb(
+                put_sleb(
                     &mut out,
                     r.start.get().wrapping_sub(f.old_entry.get()) as i64,
                 );
@@ -29,18 +30,18 @@ impl Claim<'_> {
             let own = if f.folded.is_some() { &[] } else { &f.new[..] };
             uleb(&mut out, own.len() as u64);
             for r in own {
-                sleb(&mut out, r.start.get().wrapping_sub(previous_end) as i64);
+                put_sleb(&mut out, r.start.get().wrapping_sub(previous_end) as i64);
                 uleb(&mut out, r.len());
                 previous_end = r.end.get();
             }
             if let Some(into) = f.folded {
                 let distance = into.get().wrapping_sub(f.old_entry.get());
-                sleb(&mut out, distance as i64);
+                put_sleb(&mut out, distance as i64);
             }
             uleb(&mut out, f.labels.len() as u64);
             for &(old, new) in &f.labels {
-                sleb(&mut out, old.get().wrapping_sub(f.old_entry.get()) as i64);
-                sleb(&mut out, new.get().wrapping_sub(f.new_entry().get()) as i64);
+                put_sleb(&mut out, old.get().wrapping_sub(f.old_entry.get()) as i64);
+                put_sleb(&mut out, new.get().wrapping_sub(f.new_entry().get()) as i64);
             }
             if self.basis.is_some() {
                 out.push(2 * u8::from(f.jumps));
@@ -49,7 +50,7 @@ impl Claim<'_> {
                 let mut before = None;
                 for &at in &f.falls_back {
                     match before {
-                        None => sleb(&mut out, at.get().wrapping_sub(f.old_entry.get()) as i64),
+                        None => put_sleb(&mut out, at.get().wrapping_sub(f.old_entry.get()) as i64),
                         Some(before) => uleb(&mut out, at - before),
                     }
                     before = Some(at);
@@ -63,7 +64,7 @@ impl Claim<'_> {
 /// Appends what is claimed of a function's own jump tables.
 fn tables(out: &mut Vec<u8>, f: &Moved) {
     let (entry, start) = (f.old_entry.get(), f.new_entry().get());
-    let difference = |out: &mut Vec<u8>, a: u64, b: u64| sleb(out, a.wrapping_sub(b) as i64);
+    let difference = |out: &mut Vec<u8>, a: u64, b: u64| put_sleb(out, a.wrapping_sub(b) as i64);
     uleb(out, f.tables.len() as u64);
     let mut before = f.new.first().map_or(0, |r| r.end.get());
     for t in &f.tables {
@@ -89,17 +90,4 @@ fn uleb(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
-}
-
-/// Appends signed LEB128.
-fn sleb(out: &mut Vec<u8>, mut value: i64) {
-    loop {
-        let byte = value as u8 & 0x7f;
-        value >>= 7;
-        if (value == 0 && byte & 0x40 == 0) || (value == -1 && byte & 0x40 != 0) {
-            out.push(byte);
-            return;
-        }
-        out.push(byte | 0x80);
-    }
 }
