@@ -424,7 +424,7 @@ pub struct TableLoad {
     pub lead: u8,
 }
 
-/// How new code reads a table of labels of its own, where no load has a displacement beside an index.
+/// How new code reads a table of labels of its own, where more changes than the load's displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LabelLoad {
     /// In the place of the load the table's address is formed, in the register that is loaded.
@@ -433,6 +433,8 @@ pub enum LabelLoad {
     Based,
     /// In the place of the load the table's address is formed in this other register, which nothing reads behind it.
     Scratch(u8),
+    /// The load has a displacement that counts from the old table, whose address is added to the word (x86-64).
+    Displaced,
 }
 
 /// Straight code that ends with a jump through a table of distances, and that may be encoded again as one through a
@@ -865,8 +867,8 @@ pub trait Decode: Copy + Send + Sync + 'static {
         None
     }
 
-    /// A load of a label reads another table by other code ([`Encode::put_label_load`]), as no load has a displacement
-    /// beside an index.
+    /// A load of a label reads another table by other code ([`Encode::put_label_load`]) in all programs, as no load has
+    /// a displacement beside an index. Else that is so where the program is not at a fixed address.
     const HAS_LABEL_LOADS: bool = false;
 
     /// What the end of straight code is, if that is a jump through a table which may be encoded again. `forms`: what
@@ -1012,7 +1014,8 @@ pub trait Encode: Decode {
     /// Appends what a [`TableLoad`] of a label does (`original`), through a table of new code's own. `wide`: its
     /// entries are addresses of 8 bytes; else they are words that are added to what is in the register with the base.
     /// No other register is written than by `original`. A table that is [`LabelLoad::Formed`] begins a page
-    /// ([`LABEL_TABLE`]). Returns false if there is no such form.
+    /// ([`LABEL_TABLE`]); of one that is [`LabelLoad::Displaced`], `table` is its distance from the old one. Returns
+    /// false if there is no such form.
     fn put_label_load<T>(
         _out: &mut Code<T>,
         _original: &[u8],

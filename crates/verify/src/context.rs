@@ -237,9 +237,11 @@ impl<'a> Context<'a> {
     /// Whether a moved function has tables of labels of its own, of which the old ones stay: addresses inside of it are
     /// labels, as where a jump continues in old code. That they are is shown where it is walked.
     pub(crate) fn has_labels<A: Arch>(&self, id: FuncId) -> bool {
-        // Elsewhere another displacement is all that loads of labels need.
-        let f = self.function(id).filter(|_| A::STEP > 1);
-        f.is_some_and(|f| f.tables.iter().any(OwnTable::is_of_labels))
+        // Of x86-64 programs at a fixed address loads of labels need another displacement alone.
+        let becomes_code = |t: &OwnTable| A::STEP > 1 || !t.wide;
+        let is_of_labels = |t: &OwnTable| becomes_code(t) && t.is_of_labels();
+        let f = self.function(id);
+        f.is_some_and(|f| f.tables.iter().any(is_of_labels))
     }
 
     /// Where the dynamic loader writes into `[from, to)`, if it does. A relocation changes eight bytes at most in code

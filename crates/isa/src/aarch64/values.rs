@@ -297,6 +297,7 @@ pub fn put_label_load<T>(
         LabelLoad::Based => (base, false),
         LabelLoad::Formed => (to, true),
         LabelLoad::Scratch(register) => (register.into(), true),
+        LabelLoad::Displaced => return false,
     };
     let scratch = matches!(how, LabelLoad::Scratch(_));
     let lost = formed && from == index || scratch && from == to;

@@ -57,9 +57,9 @@ mod values;
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
 use crate::{
     BiasedMemory, Code, Compares, Cond, CounterMode, CounterPlace, Counters, Decode, Effects,
-    Encode, FixupKind, Forks, HugePages, Insn, Isa, JumpShape, Memory, OutOfRange, PerThreadMemory,
-    Place, Question, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef, TableLoad,
-    Values,
+    Encode, FixupKind, Forks, HugePages, Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange,
+    PerThreadMemory, Place, Question, Reach, RegSet, Runtime, RuntimeConfig, RuntimeError, SiteRef,
+    TableLoad, Values,
 };
 
 /// The instruction set.
@@ -300,6 +300,25 @@ impl Encode for X86_64 {
 
     fn put_table_load<T>(out: &mut Code<T>, original: &[u8], displacement: T) -> bool {
         values::put_table_load(out, original, displacement)
+    }
+
+    fn put_label_load<T>(
+        out: &mut Code<T>,
+        original: &[u8],
+        how: LabelLoad,
+        wide: bool,
+        table: T,
+    ) -> bool {
+        how == LabelLoad::Displaced && !wide && values::put_label_load(out, original, table)
+    }
+
+    fn put_label_fallback<T: Copy>(
+        out: &mut Code<T>,
+        to: u8,
+        entry: T,
+        base: Option<(u8, T)>,
+    ) -> bool {
+        base.is_none() && values::put_label_fallback(out, to, entry)
     }
 
     fn put_index_guard<T>(out: &mut Code<T>, register: u8, last: u32, old: T) -> bool {

@@ -295,6 +295,72 @@ pub fn put_table_load<T>(out: &mut Code<T>, original: &[u8], displacement: T) ->
     true
 }
 
+/// See [`crate::Encode::put_label_load`]: `mov D,[B+I*8]` becomes `movsxd D,[B+I*4+displacement]` and `lea D,[B+D]`,
+/// which write no flag. `D` is not `B`; it may be `I`.
+pub fn put_label_load<T>(out: &mut Code<T>, original: &[u8], displacement: T) -> bool {
+    let [rex @ 0x48..=0x4f, 0x8b, modrm, sib, ref disp @ ..] = *original else {
+        return false;
+    };
+    let high = |bit: u8| (rex >> bit & 1) << 3;
+    let to = high(2) | modrm >> 3 & 7;
+    let index = high(1) | sib >> 3 & 7;
+    let base = high(0) | sib & 7;
+    let size = match modrm >> 6 {
+        0 if sib & 7 != 5 => 0,
+        1 => 1,
+        2 => 4,
+        _ => return false,
+    };
+    let plain = disp.len() == size && disp.iter().all(|byte| *byte == 0);
+    // The stack pointer is no index.
+    if modrm & 7 != 4 || sib >> 6 != 3 || !plain || to == base || to == 4 || index == 4 {
+        return false;
+    }
+    let (low, high) = (to & 7, to >> 3);
+    out.bytes
+        .extend_from_slice(&[rex, 0x63, 0x84 | low << 3, 0x80 | sib & 0x3f]);
+    out.fixups.push(Fixup {
+        at: out.bytes.len() as u32,
+        kind: FixupKind::Abs32S,
+        target: displacement,
+    });
+    out.bytes.extend_from_slice(&[0; 4]);
+    let sum = [0x48 | high << 2 | high << 1 | base >> 3, 0x8d];
+    out.bytes.extend_from_slice(&sum);
+    // `rbp` and `r13` are no base without a displacement.
+    if base & 7 == 5 {
+        out.bytes
+            .extend_from_slice(&[0x44 | low << 3, low << 3 | base & 7, 0]);
+    } else {
+        out.bytes
+            .extend_from_slice(&[0x04 | low << 3, low << 3 | base & 7]);
+    }
+    true
+}
+
+/// See [`crate::Encode::put_label_fallback`]: `mov D,[rip+entry]` and `notrack jmp D`, as old labels need not begin
+/// with `endbr64`.
+pub fn put_label_fallback<T>(out: &mut Code<T>, to: u8, entry: T) -> bool {
+    if to == 4 {
+        return false;
+    }
+    let (low, high) = (to & 7, to >> 3);
+    out.bytes
+        .extend_from_slice(&[0x48 | high << 2, 0x8b, 0x05 | low << 3]);
+    out.fixups.push(Fixup {
+        at: out.bytes.len() as u32,
+        kind: FixupKind::Rel32 { trail: 0 },
+        target: entry,
+    });
+    out.bytes.extend_from_slice(&[0; 4]);
+    out.bytes.push(0x3e);
+    if high != 0 {
+        out.bytes.push(0x41);
+    }
+    out.bytes.extend_from_slice(&[0xff, 0xe0 | low]);
+    true
+}
+
 /// See [`crate::Encode::put_index_guard`].
 pub fn put_index_guard<T>(out: &mut Code<T>, register: u8, last: u32, old: T) -> bool {
     let (rex, modrm) = (0x48 | register >> 3, 0xf8 | register & 7);
@@ -506,6 +572,52 @@ mod tests {
         for code in others {
             assert_eq!(table_load(code, &insn(code)), None);
         }
+    }
+
+    #[test]
+    fn labels_are_loaded_by_two_instructions_that_write_one_register() {
+        let cases: [(&[u8], &[u8], &str); 4] = [
+            (
+                b"\x49\x8b\x04\xc6",
+                b"\x49\x63\x84\x86\0\0\0\0\x49\x8d\x04\x06",
+                "mov rax,[r14+rax*8]",
+            ),
+            (
+                b"\x49\x8b\x54\xc5\x00",
+                b"\x49\x63\x94\x85\0\0\0\0\x49\x8d\x54\x15\x00",
+                "mov rdx,[r13+rax*8]",
+            ),
+            (
+                b"\x4e\x8b\x14\xd9",
+                b"\x4e\x63\x94\x99\0\0\0\0\x4e\x8d\x14\x11",
+                "mov r10,[rcx+r11*8]",
+            ),
+            (
+                b"\x4e\x8b\x24\xe1",
+                b"\x4e\x63\xa4\xa1\0\0\0\0\x4e\x8d\x24\x21",
+                "mov r12,[rcx+r12*8]",
+            ),
+        ];
+        for (old, new, text) in cases {
+            let mut code: Code<()> = Code::default();
+            assert!(put_label_load(&mut code, old, ()), "{text}");
+            assert_eq!(code.bytes, new, "{text}");
+            assert_eq!(code.fixups[0].at, 4, "{text}");
+        }
+        // mov rax,[rax+rdx*8]; mov eax,[rcx+rdx*8]; mov rax,[rcx+rdx*4]; mov rax,[rcx+rdx*8+8]; mov rax,[rdx*8+0]
+        let others: [&[u8]; 5] = [
+            b"\x48\x8b\x04\xd0",
+            b"\x8b\x04\xd1",
+            b"\x48\x8b\x04\x91",
+            b"\x48\x8b\x44\xd1\x08",
+            b"\x48\x8b\x04\xd5\0\0\0\0",
+        ];
+        for code in others {
+            assert!(!put_label_load(&mut Code::default(), code, ()), "{code:x?}");
+        }
+        let mut code: Code<()> = Code::default();
+        assert!(put_label_fallback(&mut code, 9, ()));
+        assert_eq!(code.bytes, b"\x4c\x8b\x0d\0\0\0\0\x3e\x41\xff\xe1");
     }
 
     #[test]

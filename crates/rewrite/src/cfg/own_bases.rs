@@ -142,7 +142,7 @@ fn candidates(
             continue;
         };
         let Some(register) = shape.base else { continue };
-        if table.labels.is_none() || table.guarded {
+        if !table.is_formed() || table.guarded {
             continue;
         }
         let base = (register, table.table);

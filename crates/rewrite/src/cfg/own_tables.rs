@@ -8,7 +8,7 @@
 //! | shape | instructions | table `T`, base `b` |
 //! |---|---|---|
 //! | distances | `movsxd r,[B+I*4+d]`; `add r,B'` or `add B',r`; `jmp` | `T = B + d`, `b = B'` |
-//! | addresses (fixed-address programs) | `jmp [B+I*8+d]`; `jmp [d+I*8]`; the same with `mov r,…`; `jmp r` | `T = B + d` |
+//! | addresses (programs at a fixed address) | `jmp [B+I*8+d]`; `jmp [d+I*8]`; the same with `mov r,…`; `jmp r` | `T = B + d` |
 //!
 //! On AArch64 no load has a displacement beside an index, and entries may be too narrow for where new code is. There
 //! the straight code up to the jump is encoded again as a whole ([`TableJump`]): it forms the address of a new table of
@@ -26,6 +26,10 @@
 //! A table's address that was on the stack is no constant. But where all other loads of labels of the function read one
 //! table, such a load reads that one, too: in front of it its base is compared with that table's address, and where it
 //! is another, the old load goes on ([`OwnTable::base_guard`]).
+//!
+//! On x86-64 labels of a program that is not at a fixed address are loaded by two instructions in the place of one, from
+//! a table of words that count from the old one ([`LabelLoad::Displaced`]). Old code does not come back there, so other
+//! jumps may keep their table.
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
@@ -142,11 +146,16 @@ impl OwnTable {
     pub fn counts_from(&self, own: u64) -> u64 {
         match self.labels {
             _ if self.width == 8 => 0,
-            Some(LabelLoad::Formed) => self.table,
+            Some(LabelLoad::Formed | LabelLoad::Displaced) => self.table,
             Some(LabelLoad::Based | LabelLoad::Scratch(_)) => own,
             None if self.relative => own,
             None => self.base,
         }
+    }
+
+    /// Whether code forms its address: then it begins a page.
+    pub fn is_formed(&self) -> bool {
+        self.labels.is_some_and(|how| how != LabelLoad::Displaced)
     }
 
     /// Whether it may be in the place of another one of the function's.
@@ -251,7 +260,11 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
         // Where a jump goes on in old code, control comes back at labels, where nothing is known.
         let is_own = |i: &Insn| tables.iter().any(|t| t.jump == i.addr);
         let labels = tables.iter().any(|t| t.labels.is_some());
-        if lost.is_empty() && labels && code.insns.iter().any(|i| jumps(i) && !is_own(i)) {
+        if I::HAS_LABEL_LOADS
+            && lost.is_empty()
+            && labels
+            && code.insns.iter().any(|i| jumps(i) && !is_own(i))
+        {
             loads.retain(|l| l.1.width() != 8);
             return (settled::<I>(code, loads), Vec::new());
         }
@@ -265,19 +278,24 @@ pub(super) fn find<I: Isa>(code: &FunctionCode<'_, '_>) -> (Vec<OwnTable>, Vec<O
 
 /// What may load an entry of a table, or is straight code that goes through one.
 fn loads<I: Isa>(code: &FunctionCode<'_, '_>) -> Vec<(usize, Form)> {
-    let of_labels = code.program.refs.fixed || I::HAS_LABEL_LOADS && is_near(code);
+    let of_labels = code.program.refs.fixed || is_near(code);
     let mut loads: Vec<(usize, Form)> = (0..code.insns.len())
         .filter_map(|k| {
             let insn = &code.insns[k];
             let may = matches!(insn.flow, Flow::Next | Flow::IndirectJump);
             let load = I::table_load(code.bytes(insn), insn).filter(|_| may)?;
-            // The loader makes addresses of a program that is not at a fixed one.
             (load.width == 4 && load.to.is_some() || load.width == 8 && of_labels)
                 .then_some((k, Form::Load(load)))
         })
         .collect();
     loads.extend(table_jumps::<I>(code));
     loads
+}
+
+/// Whether loads of labels become other code, as the loader makes addresses of a program that is not at a fixed one, or
+/// as no load has a displacement.
+fn has_label_loads<I: Isa>(code: &FunctionCode<'_, '_>) -> bool {
+    I::HAS_LABEL_LOADS || !code.program.refs.fixed
 }
 
 /// Whether words that count from one place of the file's, or of new memory, reach every other.

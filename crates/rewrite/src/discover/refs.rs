@@ -202,9 +202,8 @@ impl Refs {
             let all = elf.sections.iter().filter(|s| is_copied(s));
             all.map(|s| (s.addr, s.end())).collect()
         };
-        let relocates_labels = elf.machine == EM_AARCH64 && !refs.kept;
         for d in elf.dyn_relocs()? {
-            if relocates_labels && d.kind != 0 {
+            if !refs.kept && d.kind != 0 {
                 let relative = d.kind == kinds.relative[0];
                 refs.words
                     .push((d.addr, relative.then_some(d.addend as u64)));
@@ -314,7 +313,7 @@ impl Refs {
     }
 
     /// The address in a word, where nothing writes to it once the loader is done: one that the loader makes, or, in a
-    /// file at a fixed address, the linker. Told on AArch64 alone, where the linker kept no relocations.
+    /// file at a fixed address, the linker. Told where the linker kept no relocations.
     pub fn lasting_address(&self, elf: &Elf<'_>, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
         let lasts = |s: &(u64, u64)| s.0 <= place && end <= s.1;

@@ -36,7 +36,7 @@ impl OwnTables {
         for labels in [true, false] {
             for (r, at) in ready.iter().zip(&mut at) {
                 for (n, table) in r.own_tables.iter().enumerate() {
-                    if table.labels.is_some() != labels {
+                    if table.is_formed() != labels {
                         continue;
                     }
                     let before = r.own_tables[..n].iter().position(|t| t.is_same(table));
@@ -81,7 +81,7 @@ impl OwnTables {
         let Some(table) = r.own_tables.get(n as usize) else {
             return OutputAddr::default();
         };
-        if table.relative || table.labels.is_some() {
+        if table.relative || table.is_formed() {
             return self.at(i, n as usize);
         }
         let further = self.at(i, n as usize).get().wrapping_sub(table.table);

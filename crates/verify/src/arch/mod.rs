@@ -340,6 +340,8 @@ pub(crate) struct LabelLoad {
     pub len: u64,
     /// The table, if they form its address; else it is in `base`.
     pub table: Option<u64>,
+    /// How far the table is from the address in `base`, if they say that. Then words count from that address.
+    pub distance: Option<u64>,
     /// The register whose address is added to what was loaded, if one is.
     pub base: Option<u8>,
     /// The register with the index, and how the load extends it.

@@ -142,7 +142,7 @@ pub(crate) fn check_tables<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
         let (from, to) = (OutputAddr::new(range.start), OutputAddr::new(range.end));
         // Loads of one function may share a table of labels.
         let shared = |other: &(Range, FuncId, OwnTable)| {
-            A::STEP > 1
+            (A::STEP > 1 || !table.wide)
                 && table.base == 0
                 && (other.0, other.1, other.2.key()) == (range, id, table.key())
         };

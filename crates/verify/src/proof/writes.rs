@@ -48,7 +48,7 @@ pub(crate) fn words<A: Arch>(elf: &Elf<'_>, claim: &Claim<'_>) -> FxHashMap<u64,
     let mut words = FxHashMap::default();
     let mut tables = claim.functions.iter().flat_map(|f| &f.tables);
     let of_labels = |t: &OwnTable| !t.wide && t.base == 0;
-    if A::STEP == 1 || elf.etype == ET_EXEC || !tables.any(of_labels) {
+    if elf.etype == ET_EXEC || !tables.any(of_labels) {
         return words;
     }
     for table in rela_tables(elf) {

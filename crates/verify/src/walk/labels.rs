@@ -1,6 +1,9 @@
-//! Tables of labels of new code's own on AArch64, where no kept relocations were used.
+//! Tables of labels of new code's own, where no kept relocations were used: on AArch64, and on x86-64 where the program
+//! is not at a fixed address. There `mov D, [T + I*8]` is `movsxd D, [T + I*4 + distance]` and `lea D, [T + D]` in new
+//! code, with the distance from the old table to the other, and T goes on to hold the old one's address. Of what is
+//! below, that is a load of the first kind, without another register or a guard.
 //!
-//! A label is loaded by one instruction, `ldr D, [T, I, lsl #3]`, and something later jumps to it. In new code the load
+//! On AArch64 a label is loaded by one instruction, `ldr D, [T, I, lsl #3]`, and something later jumps to it. In new code the load
 //! reads another table ([`crate::arch::LabelLoad`]), or the register T holds the address of another table. What is
 //! claimed is a load of the first kind, or an addition that formed T and is an `adrp` now:
 //!
@@ -68,15 +71,22 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let old_bytes = self.old_bytes(p).unwrap_or(b"");
         let (new_bytes, slot) = self.new_bytes(q).unwrap_or((b"", 0));
+        let Some(old_len) = A::decode(old_bytes, p.get()).map(|insn| u64::from(insn.len)) else {
+            return wrong("what is claimed to load a label does not");
+        };
         let len = if let Some(old) = A::table_load(old_bytes) {
-            let Some(new) = A::label_load(new_bytes, q.get()).filter(|new| new.table.is_some())
-            else {
+            let reads = |new: &LabelLoad| new.table.is_some() || new.distance.is_some();
+            let Some(new) = A::label_load(new_bytes, q.get()).filter(reads) else {
                 return wrong("what is claimed to load a label does not");
             };
-            if !is_same(&old, &new) || new.wide != table.wide {
+            if !is_same(&old, &new) || new.wide != table.wide || old.disp != 0 {
                 return wrong("the load of a label changed");
             }
-            if new.table != Some(table.new.get()) {
+            if new.distance.is_some() && table.guarded {
+                return wrong("a guard is claimed where a label is loaded by a displacement");
+            }
+            let counted = new.distance.map(|d| table.old.get().wrapping_add(d));
+            if new.table.or(counted) != Some(table.new.get()) {
                 return wrong("a label is loaded from another table than the one that is claimed");
             }
             if new.scratch.is_some_and(|r| A::STUB_SCRATCH >> r & 1 == 0) {
@@ -114,7 +124,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             A::STEP as u64
         };
         self.publish_labels(number, table)?;
-        Ok(Some(Some((p + A::STEP as u64, q + len))))
+        Ok(Some(Some((p + old_len, q + len))))
     }
 
     /// A load of a label of words by a register that holds the address of a table of new code's own; where entries are
@@ -211,6 +221,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             };
             let to = OutputAddr::new(to.unwrap_or(0));
             if let Some(found) = self.fallback(table, i, to) {
+                if let Some(from) = from.map(InputAddr::new).filter(|_| A::STEP == 1) {
+                    if self.cx.interiors.owner(from).is_some() {
+                        return wrong("a label leads to code that was overwritten");
+                    }
+                    self.enter_old(from);
+                }
                 let all = self.own.fallbacks.entry(number).or_insert(Fallback {
                     code: Vec::new(),
                     ..found
@@ -520,7 +536,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         values: &mut Values,
         mut shown: Option<&mut Shown>,
     ) -> Step {
-        let scratch = values.foreign & A::STUB_SCRATCH;
+        // Where a table is read by a displacement, no such register is written in its place.
+        let scratch = if A::STEP > 1 {
+            values.foreign & A::STUB_SCRATCH
+        } else {
+            0
+        };
         if let Some(shown) = shown.as_deref_mut()
             && scratch != 0
         {

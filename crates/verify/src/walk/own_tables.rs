@@ -156,7 +156,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some(jump) = A::table_jump(old_bytes, p.get()) {
             return self.own_table_jump(number, &table, &jump, pending);
         }
-        if A::STEP > 1 {
+        let of_words = !table.wide && A::table_load(old_bytes).is_some_and(|load| load.wide);
+        if A::STEP > 1 || of_words {
             return self.label_table(number, &table, pending);
         }
         let (new_bytes, slot) = self.new_bytes(q).unwrap_or((b"", 0));

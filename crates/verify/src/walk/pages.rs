@@ -270,7 +270,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             .get_mut(slot + A::STEP..slot + (len as usize).max(A::STEP));
         match rest {
             Some(rest) if rest.iter().all(|&s| s == 0) => {
-                self.out.instructions += (rest.len() / A::STEP) as u64;
+                // Where their lengths differ, there are two.
+                let more = if A::STEP > 1 { rest.len() / A::STEP } else { 1 };
+                self.out.instructions += more as u64;
                 rest.fill(super::INSIDE);
                 Ok(())
             }

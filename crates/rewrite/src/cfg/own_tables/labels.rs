@@ -1,4 +1,5 @@
-//! Tables of labels that are read by loads without a displacement (AArch64).
+//! Tables of labels that are read by other code than a load with another displacement: on AArch64, and on x86-64 where
+//! the program is not at a fixed address.
 
 use postlink_isa::{Code, Flow, Insn, Isa, LabelLoad, RegSet, TableLoad};
 
@@ -102,7 +103,13 @@ impl Search<'_, '_> {
             I::put_label_load(&mut unused, bytes, *how, width == 8, ())
         };
         let scratch = scratch.filter(|register| fits(&LabelLoad::Scratch(*register)));
-        let formed = Some(LabelLoad::Formed).filter(|how| !guarded && fits(how));
+        let mut formed = [LabelLoad::Displaced, LabelLoad::Formed].into_iter();
+        let formed = formed.find(|how| !guarded && fits(how));
+        let lead = formed.map_or(0, |how| {
+            let mut put: Code<()> = Code::default();
+            I::put_label_load(&mut put, bytes, how, width == 8, ());
+            put.fixups.first().map_or(0, |f| f.at as u8)
+        });
         let labels = formed.or(scratch.map(LabelLoad::Scratch));
         Some(OwnTable {
             load: insn.addr,
@@ -110,7 +117,7 @@ impl Search<'_, '_> {
             jump: self.code.insns[jump].addr,
             index: shape.index,
             disp: 0,
-            lead: 0,
+            lead,
             table,
             base: 0,
             width,

@@ -6,7 +6,7 @@ use super::super::build::FunctionCode;
 use super::super::explained::JumpReason;
 use super::flow::{Facts, Through};
 use super::labels::is_loaded;
-use super::{ENTRIES, Form, OwnTable, Search, is_near, loads};
+use super::{ENTRIES, Form, OwnTable, Search, has_label_loads, is_near, loads};
 
 /// Why indirect jumps have no table of their own: by address of the jump, ascending.
 pub(in crate::cfg) fn reasons<I: Isa>(
@@ -68,7 +68,7 @@ impl Search<'_, '_> {
             return JumpReason::BaseUnknown;
         };
         let section = self.code.program.elf.section_at(table).map(|s| s.1);
-        let of_labels = form.width() == 8 && I::HAS_LABEL_LOADS;
+        let of_labels = form.width() == 8 && has_label_loads::<I>(self.code);
         if section.is_none_or(|s| !of_labels && s.flags & SHF_WRITE != 0) {
             return JumpReason::TableWritable;
         }

@@ -4,7 +4,7 @@ use postlink_isa::{Flow, Isa, RegSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::build::FunctionCode;
-use super::{ENTRIES, Form, OwnEntry, OwnTable, Search};
+use super::{ENTRIES, Form, OwnEntry, OwnTable, Search, has_label_loads};
 
 impl<'a, 'd> Search<'a, 'd> {
     pub fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, Form)>) -> Self {
@@ -96,7 +96,8 @@ impl<'a, 'd> Search<'a, 'd> {
             };
             let alike = |load: u32| {
                 let other = facts.seen.get(&load);
-                let labels = self.loads[load as usize].1.width() == 8 && I::HAS_LABEL_LOADS;
+                let labels =
+                    self.loads[load as usize].1.width() == 8 && has_label_loads::<I>(self.code);
                 labels && other.is_some_and(|o| (o.base, o.most) == (seen.base, seen.most))
             };
             if !through.other.is_none_or(alike) {
@@ -241,7 +242,7 @@ impl<'a, 'd> Search<'a, 'd> {
         let (at, form) = self.loads[load as usize];
         if let Form::Load(shape) = form
             && shape.width == 8
-            && I::HAS_LABEL_LOADS
+            && has_label_loads::<I>(self.code)
         {
             return self.labels::<I>((jump, at), shape, (table, most), false);
         }

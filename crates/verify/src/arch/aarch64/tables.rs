@@ -418,6 +418,7 @@ pub(super) fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
     Some(LabelLoad {
         len: 4 * (u64::from(pages) + 1 + u64::from(!wide)),
         table: page.map(|p| p.1),
+        distance: None,
         base,
         index,
         to: to as u8,

@@ -29,7 +29,8 @@ mod tables;
 
 use super::{
     Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, IndexGuard, Insn,
-    Leaves, Loaded, Notes, Operand as Recorded, Plain, TableLoad, Takes, ThroughSlot,
+    LabelFallback, LabelLoad, Leaves, Loaded, Notes, Operand as Recorded, Plain, TableLoad, Takes,
+    ThroughSlot,
 };
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
@@ -296,6 +297,14 @@ impl Arch for X86_64 {
 
     fn table_load(bytes: &[u8]) -> Option<TableLoad> {
         tables::table_load(bytes)
+    }
+
+    fn label_load(bytes: &[u8], _addr: u64) -> Option<LabelLoad> {
+        tables::label_load(bytes)
+    }
+
+    fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
+        tables::label_fallback(bytes, addr)
     }
 
     fn sum(bytes: &[u8]) -> Option<(u8, u8)> {

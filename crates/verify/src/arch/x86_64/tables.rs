@@ -4,7 +4,7 @@
 //! What is not listed leaves something unknown in every register that it may write, and in every register if what it
 //! may write is not known.
 
-use super::super::{IndexGuard, Leaves, Left, TableLoad};
+use super::super::{IndexGuard, LabelFallback, LabelLoad, Leaves, Left, TableLoad};
 use super::effects::{address, effects, general, implicit, writes_first};
 use super::steps::{immediate, memory, plain, whole};
 use super::{Flow, X86_64, decode_raw, prefix_len};
@@ -247,6 +247,60 @@ pub(super) fn table_load(bytes: &[u8]) -> Option<TableLoad> {
         wide: width == 8,
         disp: mem.disp as u64,
         marks: legacy.len() as u8,
+    })
+}
+
+/// See [`Arch::label_load`]: `movsxd D, [T + I*4 + distance]` and `lea D, [T + D]`.
+pub(super) fn label_load(bytes: &[u8]) -> Option<LabelLoad> {
+    let load = table_load(bytes).filter(|load| !load.wide)?;
+    let (to, base) = (load.to?, load.base?);
+    let (_, first) = decode_raw(bytes)?;
+    let rest = bytes.get(first..)?;
+    let (sum, second) = decode_raw(rest)?;
+    let own = rest.get(..second)?;
+    let prefixes = own.get(..prefix_len(own))?;
+    let mem = memory(&sum, 1, own, 0, 0).filter(|_| sum.opcode() == Opcode::LEA)?;
+    let adds = matches!(prefixes, [0x48..=0x4f])
+        && whole(&sum.operand(0)) == Some(to)
+        && (mem.base, mem.index) == (Some(base), Some((to, 1)))
+        && mem.disp == 0
+        && mem.address.is_none()
+        && to != base;
+    adds.then_some(LabelLoad {
+        len: (first + second) as u64,
+        table: None,
+        distance: Some(load.disp),
+        base: Some(base),
+        index: (load.index, load.marks),
+        to,
+        scratch: None,
+        wide: false,
+    })
+}
+
+/// See [`Arch::label_fallback`]: `mov D, [rip + entry]` and `notrack jmp D`.
+pub(super) fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
+    let (load, first) = decode_raw(bytes).filter(|d| d.0.opcode() == Opcode::MOV)?;
+    let own = bytes.get(..first)?;
+    let prefixes = own.get(..prefix_len(own))?;
+    let to = whole(&load.operand(0)).filter(|_| matches!(prefixes, [0x48..=0x4f]))?;
+    if immediate(&load.operand(1)).is_some() || matches!(load.operand(1), Operand::Register { .. })
+    {
+        return None;
+    }
+    let entry = memory(&load, 1, own, addr, 8)?.address?;
+    let rest = bytes.get(first..)?;
+    let (jump, second) = decode_raw(rest).filter(|d| d.0.opcode() == Opcode::JMP)?;
+    let own = rest.get(..second)?;
+    let prefixes = own.get(..prefix_len(own))?;
+    let plain = matches!(prefixes, [0x3e] | [0x3e, 0x40..=0x4f]);
+    let jumps =
+        matches!(jump.operand(0), Operand::Register { .. }) && whole(&jump.operand(0)) == Some(to);
+    (plain && jumps).then_some(LabelFallback {
+        len: (first + second) as u64,
+        entry,
+        to,
+        base: None,
     })
 }
 
