@@ -11,23 +11,23 @@ use crate::files::claim::OwnTable;
 const PAGE: u64 = 4096;
 
 /// A claim of a table, by the numbers of the function and of the claim.
-struct Claimed {
-    function: usize,
+pub(super) struct Claimed {
+    pub(super) function: usize,
     number: usize,
-    table: OwnTable,
+    pub(super) table: OwnTable,
     /// Where the claimed instruction is in the file.
-    at: usize,
+    pub(super) at: usize,
     /// It forms the table's address for loads elsewhere.
     based: bool,
 }
 
 impl Faults<'_> {
-    /// Claimed tables of labels, of AArch64 outputs.
+    /// Claimed tables of labels.
     fn label_tables(&self) -> Vec<Claimed> {
         let functions = self.claim.functions.iter().enumerate();
         let all =
             functions.flat_map(|(f, m)| m.tables.iter().enumerate().map(move |(n, t)| (f, n, *t)));
-        all.filter(|t| self.arm && self.is_of_labels(&t.2))
+        all.filter(|t| self.is_of_labels(&t.2))
             .filter_map(|(function, number, table)| {
                 let old = word(self.input.bytes(table.load.0.get(), 4)?)?;
                 Some(Claimed {
@@ -36,15 +36,15 @@ impl Faults<'_> {
                     table,
                     at: self.site_at(table.load.1.get())?.at,
                     // An addition with an immediate operand, or one `adr`.
-                    based: old >> 24 == 0x91 || old & 0x9f00_0000 == 0x1000_0000,
+                    based: self.arm && (old >> 24 == 0x91 || old & 0x9f00_0000 == 0x1000_0000),
                 })
             })
             .collect()
     }
 
-    /// Whether a claimed table is of labels.
+    /// Whether a claimed table is of labels that are loaded by other code.
     pub(super) fn is_of_labels(&self, table: &OwnTable) -> bool {
-        self.arm && table.base == 0
+        table.base == 0 && (self.arm || !table.wide)
     }
 
     pub(super) fn label_edits(&self, kind: Kind) -> Vec<Edit> {
@@ -57,14 +57,22 @@ impl Faults<'_> {
             | Kind::LabelFallbackElsewhere
             | Kind::LabelFallbackEntry
             | Kind::LabelFallbackBase
-            | Kind::LabelFallbackJump => each.filter_map(|t| self.label_entry(kind, t)).collect(),
+            | Kind::LabelFallbackJump => each
+                .filter_map(|t| match self.arm {
+                    true => self.label_entry(kind, t),
+                    false => self.displaced_entry(kind, t),
+                })
+                .collect(),
             Kind::LabelTableMoved | Kind::LabelTableWritable => each
                 .filter_map(|t| {
                     let to = match kind {
                         Kind::LabelTableMoved => t.table.new.get() + PAGE,
                         _ => self.writable_page()?,
                     };
-                    self.label_table_at(t, to)
+                    match self.arm {
+                        true => self.label_table_at(t, to),
+                        false => self.displaced_at(t, to),
+                    }
                 })
                 .collect(),
             Kind::LabelTableShort => each
@@ -107,6 +115,7 @@ impl Faults<'_> {
                 .filter(|t| t.based)
                 .filter_map(|t| self.label_base(kind, t))
                 .collect(),
+            _ if !self.arm => each.filter_map(|t| self.displaced_word(kind, t)).collect(),
             _ => {
                 let of_loads = each.clone().filter(|t| !t.based);
                 let mut edits: Vec<Edit> = of_loads

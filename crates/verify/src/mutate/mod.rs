@@ -31,6 +31,7 @@ mod code;
 mod code_a64;
 mod counting;
 mod debug;
+mod displaced;
 mod entries;
 mod file;
 mod labels;
@@ -368,6 +369,8 @@ kinds! {
     LabelSumElsewhere,
     /// The sum is in another register.
     LabelRegister,
+    /// An addition that writes flags is in the place of `lea`.
+    LabelSumByAddition,
     /// The address of a table is formed in a register that holds something.
     LabelScratchRegister,
     /// A guard of a table's address lets everything pass.
@@ -593,6 +596,28 @@ impl Kind {
         Kind::LabelBaseLost,
         Kind::LabelBaseOff,
         Kind::LabelBaseRegister,
+    ];
+
+    /// Those of them for x86-64, in programs that are not at a fixed address.
+    pub const LABEL_TABLES_X86_64: &'static [Kind] = &[
+        Kind::LabelEntrySwapped,
+        Kind::LabelEntryOff,
+        Kind::LabelEntryToOtherFunction,
+        Kind::LabelFallbackElsewhere,
+        Kind::LabelFallbackEntry,
+        Kind::LabelFallbackJump,
+        Kind::LabelTableMoved,
+        Kind::LabelTableWritable,
+        Kind::LabelTableShort,
+        Kind::LabelTableUnclaimed,
+        Kind::LabelPageOff,
+        Kind::LabelIndexRegister,
+        Kind::LabelIndexNotScaled,
+        Kind::LabelWordUnsigned,
+        Kind::LabelSumOff,
+        Kind::LabelSumElsewhere,
+        Kind::LabelSumByAddition,
+        Kind::LabelRegister,
     ];
 
     /// The same for x86-64, where some have guards.
@@ -971,6 +996,7 @@ impl<'a> Faults<'a> {
             {
                 self.own_table_edits(kind)
             }
+            LabelSumByAddition => self.label_edits(kind),
             _ if Kind::LABEL_TABLES.contains(&kind) => self.label_edits(kind),
             _ if [Kind::CALLS, Kind::CALLERS, Kind::CALLERS_SIGNED]
                 .iter()
