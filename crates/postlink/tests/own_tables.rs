@@ -49,13 +49,21 @@ int main(int argc, char **argv) { return drive(40 * argc); }
 "#;
 
 /// An instrumented and an optimised copy, both of which do what the program does.
-fn copies(folder: &Folder, flags: &[&str]) -> [serde_json::Value; 2] {
-    let app = folder.compile("app", SOURCE, flags);
+fn copies(folder: &Folder, source: &str, flags: &[&str]) -> [serde_json::Value; 2] {
+    let app = folder.compile("app", source, flags);
     let plain = folder.run(&app, &[]);
     let none = ["--relocations", "none"];
     folder.postlink(&[&["instrument", "app", "-o", "counting"][..], &none].concat());
     folder.counting_prints(&plain);
-    let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+    let optimize = [
+        "optimize",
+        "app",
+        "-p",
+        "run.plraw",
+        "-o",
+        "opt",
+        "--move-all",
+    ];
     folder.postlink(&[&optimize[..], &none].concat());
     assert_eq!(folder.run(folder.path("opt"), &[]), plain);
     ["counting", "opt"].map(|output| {
@@ -93,7 +101,7 @@ fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
         &["-O2", "-fno-pie", "-no-pie"],
     ] {
         let folder = Folder::new();
-        let certificates = copies(&folder, flags);
+        let certificates = copies(&folder, SOURCE, flags);
         for (certificate, output) in certificates.iter().zip(["counting", "opt"]) {
             assert_eq!(
                 bounds(certificate, "compared"),
@@ -133,6 +141,133 @@ fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
         .collect();
     assert!(never.is_empty(), "never applied: {never:?}");
     assert!(missed.is_empty(), "not found: {missed:#?}");
+}
+
+/// Tables of labels of position-independent programs: one instruction becomes two there.
+#[test]
+fn labels_of_position_independent_programs_have_own_tables_and_faults_in_them_are_found() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/cases/own_labels.c"
+    );
+    let source = std::fs::read_to_string(path).expect("a case");
+    let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
+    // The labels' addresses are in relocations, or in the table.
+    for relocations in ["nopack-relative-relocs", "pack-relative-relocs"] {
+        let folder = Folder::new();
+        let flags = ["-fPIE", "-pie", &format!("-Wl,-z,{relocations}")];
+        let certificates = copies(&folder, &source, &flags);
+        let input = std::fs::read(folder.path("app")).expect("the program");
+        for (said, output) in certificates.iter().zip(["counting", "opt"]) {
+            for name in ["masked", "beside"] {
+                let bounds = bounds(said, name);
+                assert!(!bounds.is_empty(), "{output}: {name}");
+                assert!(bounds.iter().all(|b| b == "proved"), "{output}: {bounds:?}");
+            }
+            let output = std::fs::read(folder.path(output)).expect("the output");
+            let spoilt = support::faults::spoil(&input, &output, Kind::LABEL_TABLES_X86_64);
+            for (kind, times) in spoilt {
+                *applied.entry(kind).or_default() += times;
+            }
+        }
+    }
+    let kinds = Kind::LABEL_TABLES_X86_64.iter();
+    let never: Vec<_> = kinds.filter(|k| !applied.contains_key(k)).collect();
+    assert!(never.is_empty(), "never applied: {never:?}");
+}
+
+/// A table of labels at the end of a page: what the mask lets through beside them is in the next one.
+const AT_THE_END: &str = r#"
+#include <stdio.h>
+int masked(const unsigned char *code);
+#define FETCH "movzbl (%rdi),%edx\ninc %rdi\nand $7,%edx\nmov (%r8,%rdx,8),%rdx\njmp *%rdx\n"
+__asm__(".text\n.skip 512,0xcc\n.globl masked\n.type masked,@function\nmasked:\n.cfi_startproc\n"
+  "xor %eax,%eax\nlea .Llabels(%rip),%r8\n" FETCH "0: add $1,%eax\n" FETCH "1: add $2,%eax\n" FETCH "2: add $3,%eax\n" FETCH
+  "3: add %eax,%eax\n" FETCH "4: sub $4,%eax\n" FETCH "5: ret\n.cfi_endproc\n.size masked,.-masked\n"
+  ".section .data.rel.ro,\"aw\",@progbits\n.p2align 12\n.skip 4048\n"
+  ".Llabels: .quad 0b,1b,2b,3b,4b,5b\n.skip 8192\n.text\n");
+int main(void) { printf("%d\n", masked((const unsigned char *)"\0\1\2\3\4\5")); return 0; }
+"#;
+
+/// A fallback loads its entry later than the load that it is of did: it was taken for granted that nothing writes to
+/// what is no label in between.
+#[test]
+fn a_fallback_loads_what_nobody_writes() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let folder = Folder::new();
+    let flags = ["-fPIE", "-pie"];
+    let [counting, _] = copies(&folder, AT_THE_END, &flags);
+    assert!(!bounds(&counting, "masked").is_empty());
+    // The page behind the labels is protected, or not any more, or not as it is not whole.
+    for more in [4096, 0, 8] {
+        let mut files =
+            ["app", "counting"].map(|name| std::fs::read(folder.path(name)).expect("a file"));
+        for file in &mut files {
+            protect_to_labels(file, &folder.path("app"), more);
+        }
+        let [input, output] = &files;
+        let report = postlink_verify::verify(input, output, &Options::default());
+        let proved = report.is_ok_and(|r| r.is_proved());
+        assert_eq!(
+            proved,
+            more == 4096,
+            "{more}: a fallback loads what was written, or not"
+        );
+        std::fs::write(folder.path("less"), input).expect("the folder is ours");
+        let instrument = [
+            "instrument",
+            "less",
+            "-o",
+            "anew",
+            "--relocations",
+            "none",
+            "--json",
+        ];
+        let said: serde_json::Value =
+            serde_json::from_str(&folder.postlink(&instrument)).expect("JSON");
+        assert_eq!(said["refused"], serde_json::json!([]), "{said}");
+        let said = folder.postlink(&["verify", "less", "anew", "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let functions = said["functions"].as_array().expect("functions");
+        let masked = functions
+            .iter()
+            .find(|f| f["name"] == "masked")
+            .expect("it has moved");
+        assert_eq!(masked["falls_back"].is_null(), more == 4096, "{masked}");
+    }
+}
+
+/// Lets what is protected once the loader is done end so many bytes behind the page with the labels.
+fn protect_to_labels(file: &mut [u8], app: &std::path::Path, more: u64) {
+    let said = std::process::Command::new("readelf")
+        .args(["-SW"])
+        .arg(app)
+        .output();
+    let said = String::from_utf8(said.expect("readelf").stdout).expect("text");
+    let mut words = said
+        .split(".data.rel.ro ")
+        .nth(1)
+        .expect("a section")
+        .split_whitespace();
+    let start = u64::from_str_radix(words.nth(1).expect("an address"), 16).expect("a number");
+    let end = start.next_multiple_of(4096) + if start % 4096 == 0 { 4096 } else { 0 } + more;
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"));
+    let (headers, count) = (
+        word(32) as usize,
+        usize::from(u16::from_le_bytes([file[56], file[57]])),
+    );
+    let relro = (0..count).map(|i| headers + 56 * i);
+    let at = relro
+        .clone()
+        .find(|at| file[*at..*at + 4] == 0x6474_e552_u32.to_le_bytes());
+    let at = at.expect("a protected segment");
+    let size = end - word(at + 16);
+    file[at + 40..at + 48].copy_from_slice(&size.to_le_bytes());
 }
 
 /// An index of a byte has 256 values, and the table three entries. What follows it is no entry, and leads behind the

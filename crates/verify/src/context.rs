@@ -8,7 +8,6 @@ use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, OwnTable, Range};
 use crate::files::elf::{
     ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_INTERP, PT_LOAD, SHF_EXECINSTR, SHT_SYMTAB,
-    Segment,
 };
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
@@ -189,6 +188,8 @@ pub(crate) struct Context<'a> {
 
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
+/// Memory is protected in pages of so many bytes at least.
+const PAGE: u64 = 4096;
 
 impl<'a> Context<'a> {
     pub(crate) fn function(&self, id: FuncId) -> Option<&Moved> {
@@ -217,12 +218,7 @@ impl<'a> Context<'a> {
     /// The address in a word, if nothing writes to it once the loader is done: one that the loader makes, or, in a file
     /// at a fixed address, what is in the file.
     pub(crate) fn word(&self, place: u64) -> Option<u64> {
-        let end = place.checked_add(8)?;
-        let lasts = |s: &&Segment| {
-            let constant = s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable();
-            constant && s.addr <= place && end <= s.end()
-        };
-        self.input.segments.iter().find(lasts)?;
+        let end = place.checked_add(8).filter(|_| self.lasts(place))?;
         let first = self
             .loaded
             .partition_point(|p| p.saturating_add(8) <= place);
@@ -232,6 +228,22 @@ impl<'a> Context<'a> {
             (Some(at), None) if *at == place => self.words.get(at).copied(),
             _ => None,
         }
+    }
+
+    /// Whether nobody writes to a word once the loader is done. Of what is protected then, the last page is not if that
+    /// ends within it.
+    pub(crate) fn lasts(&self, place: u64) -> bool {
+        let Some(end) = place.checked_add(8) else {
+            return false;
+        };
+        self.input.segments.iter().any(|s| {
+            let lasts = match s.kind {
+                PT_GNU_RELRO => s.end() & !(PAGE - 1),
+                PT_LOAD if !s.is_writable() => s.end(),
+                _ => return false,
+            };
+            s.addr <= place && end <= lasts
+        })
     }
 
     /// Whether a moved function has tables of labels of its own, of which the old ones stay: addresses inside of it are

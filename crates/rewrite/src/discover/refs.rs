@@ -7,7 +7,7 @@
 //! absolute ones, which look like plain numbers to it.
 
 use postlink_elf::FormatError;
-use postlink_elf::elf::{Elf, Section, SymbolTable};
+use postlink_elf::elf::{Elf, Section, Segment, SymbolTable};
 use postlink_elf::raw::{self, PF_W, PF_X, PT_GNU_RELRO, PT_LOAD};
 use postlink_isa::FixupKind;
 use rayon::prelude::*;
@@ -15,6 +15,9 @@ use serde::Serialize;
 
 use super::file::EM_AARCH64;
 use super::kept;
+
+/// Memory is protected in pages of so many bytes at least.
+const PAGE: u64 = 4096;
 
 /// How a pointer to code is stored, and so how it is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,12 +300,13 @@ impl Refs {
             .filter(|s| s.kind == PT_LOAD && s.flags & PF_W != 0 && s.flags & PF_X != 0)
             .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
             .collect();
-        refs.constant = elf
-            .segments
-            .iter()
-            .filter(|s| s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && s.flags & PF_W == 0)
-            .map(|s| (s.addr, s.addr.saturating_add(s.mem_size)))
-            .collect();
+        // Of what is protected once the loader is done, the last page is not if that ends within it.
+        let lasts = |s: &Segment| match s.kind {
+            PT_GNU_RELRO => Some((s.addr, s.addr.saturating_add(s.mem_size) & !(PAGE - 1))),
+            PT_LOAD if s.flags & PF_W == 0 => Some((s.addr, s.addr.saturating_add(s.mem_size))),
+            _ => None,
+        };
+        refs.constant = elf.segments.iter().filter_map(lasts).collect();
         Ok(refs)
     }
 
@@ -312,12 +316,18 @@ impl Refs {
         self.loaded.get(first).copied().filter(|p| *p < to)
     }
 
+    /// Whether nothing writes to a word once the loader is done.
+    pub fn lasts(&self, place: u64) -> bool {
+        let end = place.checked_add(8);
+        let lasts = |s: &(u64, u64)| s.0 <= place && end.is_some_and(|end| end <= s.1);
+        self.constant.iter().any(lasts)
+    }
+
     /// The address in a word, where nothing writes to it once the loader is done: one that the loader makes, or, in a
     /// file at a fixed address, the linker. Told where the linker kept no relocations.
     pub fn lasting_address(&self, elf: &Elf<'_>, place: u64) -> Option<u64> {
         let end = place.checked_add(8)?;
-        let lasts = |s: &(u64, u64)| s.0 <= place && end <= s.1;
-        if !self.constant.iter().any(lasts) {
+        if !self.lasts(place) {
             return None;
         }
         let first = self

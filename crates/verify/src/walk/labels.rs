@@ -3,9 +3,9 @@
 //! code, with the distance from the old table to the other, and T goes on to hold the old one's address. Of what is
 //! below, that is a load of the first kind, without another register or a guard.
 //!
-//! On AArch64 a label is loaded by one instruction, `ldr D, [T, I, lsl #3]`, and something later jumps to it. In new code the load
-//! reads another table ([`crate::arch::LabelLoad`]), or the register T holds the address of another table. What is
-//! claimed is a load of the first kind, or an addition that formed T and is an `adrp` now:
+//! On AArch64 a label is loaded by one instruction, `ldr D, [T, I, lsl #3]`, and something later jumps to it. In new
+//! code the load reads another table ([`crate::arch::LabelLoad`]), or the register T holds the address of another
+//! table. What is claimed is a load of the first kind, or an addition that formed T and is an `adrp` now:
 //!
 //! | what | is shown |
 //! |---|---|
@@ -14,13 +14,13 @@
 //! | the old table | T holds its address; a label in it is in memory that nobody writes once the loader is done |
 //! | a guard | is in front of the load, lets pass that address in T, and leads to the old load with any other; it writes that other register alone |
 //! | each entry | leads to the pair of where the old one does, which becomes a root of the lock step, or to its fallback |
-//! | its fallback | loads this entry of the old table into the register with the label, and jumps to it; it may form the old table's address in a register that holds another's in its place, and in no other |
+//! | its fallback | loads this entry of the old table, in memory that nobody writes once the loader is done, into the register with the label, and jumps to it; it may form the old table's address in a register that holds another's in its place, and in no other |
 //! | the index | is below the number of entries, in so many bits as are taken |
 //! | the label | is read by the jump, and by nothing else; where two loads lead to one jump, they read the same table |
 //! | an instruction that forms another table's address | left the old table's address in the same register |
 //! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the fallback, which forms the old one's; nor does a call find it where it may look |
 //!
-//! So what is in memory where no label is does not matter: it is loaded as ever. A function that handles exceptions
+//! So what is in memory where no label is does not matter: it is loaded as ever, but later than the load. A function that handles exceptions
 //! changes no register with a table's address: at landing pads nothing is known.
 
 use super::changes::Next;
@@ -221,6 +221,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             };
             let to = OutputAddr::new(to.unwrap_or(0));
             if let Some(found) = self.fallback(table, i, to) {
+                // It loads the entry later than the old load.
+                if !self.cx.lasts(table.old.get().wrapping_add(8 * i)) {
+                    return wrong(
+                        "the fallback of a table of labels loads what may be written in between",
+                    );
+                }
                 if let Some(from) = from.map(InputAddr::new).filter(|_| A::STEP == 1) {
                     if self.cx.interiors.owner(from).is_some() {
                         return wrong("a label leads to code that was overwritten");
@@ -270,14 +276,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         })
     }
 
-    /// Shows that what a load of a label loads is what the jump behind it goes to, and notes where the fallbacks of
-    /// that jump are.
+    /// Shows that what a load of a label loads is what the jump behind it goes to.
     fn judge_fallback(
         &self,
         (at, next): (OutputAddr, OutputAddr),
         fallback: &Fallback,
         load: &TableLoad,
-        shown: &mut Shown,
     ) -> Step {
         let wrong = |what: &str| {
             let p = self.old_of(at).unwrap_or(self.f.old_entry);
@@ -306,9 +310,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     if A::operand(own, here.get())
                         .is_some_and(|o| o.0 == Operand::Register(fallback.to)) =>
                 {
-                    let Some(jump) = self.old_of(here) else { break };
-                    let all = fallback.code.iter().map(|(at, len)| (jump, *at, *len));
-                    shown.fallbacks.extend(all);
                     return Ok(());
                 }
                 _ => break,
@@ -367,7 +368,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if let Some(shown) = shown {
             self.judge_label(at, number, &load, values, shown)?;
             if let Some(fallback) = number.and_then(|n| self.own.fallbacks.get(&n)) {
-                self.judge_fallback((at, at + len), fallback, &load, shown)?;
+                self.judge_fallback((at, at + len), fallback, &load)?;
             }
         }
         if let Some(register) = scratch {
@@ -514,6 +515,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(());
         };
         let own = 1u32 << fallback.to | fallback.base.map_or(0, |base| 1 << base);
+        let mut shown = shown;
+        // It stands for each jump that leads there.
+        if let (Some(shown), Some(jump)) = (shown.as_deref_mut(), self.old_of(at)) {
+            let all = fallback.code.iter().map(|(at, len)| (jump, *at, *len));
+            shown.fallbacks.extend(all);
+        }
         let table = self.f.tables.get(number).map(|t| t.old.get());
         if shown.is_some()
             && let Some(base) = fallback.base

@@ -421,7 +421,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.out.without_return = assumed.no_return;
         self.out.behind_tables = shown.left;
         self.out.by_convention |= shown.by_convention;
-        for &(p, q, len) in &shown.fallbacks {
+        let mut fallbacks = shown.fallbacks;
+        fallbacks.sort_unstable();
+        fallbacks.dedup();
+        for (p, q, len) in fallbacks {
             self.mark_fallback(p, q, len)?;
         }
         for (q, number) in shown.jumps {

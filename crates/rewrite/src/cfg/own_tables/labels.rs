@@ -90,6 +90,11 @@ impl Search<'_, '_> {
         }
         let leaves = entries.iter().any(|e| !e.inside);
         let fallback = self.fallback::<I>((jump, load), shape);
+        // A fallback loads its entry later than the load does.
+        let mut places = (0..=most).map(|i| table.wrapping_add(8 * i));
+        if !places.all(|place| program.refs.lasts(place)) {
+            return None;
+        }
         // The entries of the old table that fallbacks load are where a load can have them.
         if leaves && (fallback.is_none() || !table.is_multiple_of(8)) {
             return None;
