@@ -27,9 +27,9 @@
 //! table, such a load reads that one, too: in front of it its base is compared with that table's address, and where it
 //! is another, the old load goes on ([`OwnTable::base_guard`]).
 //!
-//! On x86-64 labels of a program that is not at a fixed address are loaded by two instructions in the place of one, from
-//! a table of words that count from the old one ([`LabelLoad::Displaced`]). Old code does not come back there, so other
-//! jumps may keep their table.
+//! On x86-64 labels of a program that is not at a fixed address are loaded by two instructions in the place of one,
+//! from a table of words that count from the old one ([`LabelLoad::Displaced`]). Old code does not come back there, so
+//! other jumps may keep their table.
 //!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that

@@ -20,8 +20,8 @@
 //! | an instruction that forms another table's address | left the old table's address in the same register |
 //! | that register | is read by loads of labels that go through this table, and by nothing else; control does not leave the function's new code while it holds the other address, but by the fallback, which forms the old one's; nor does a call find it where it may look |
 //!
-//! So what is in memory where no label is does not matter: it is loaded as ever, but later than the load. A function that handles exceptions
-//! changes no register with a table's address: at landing pads nothing is known.
+//! So what is in memory where no label is does not matter: it is loaded as ever, but later than the load. A function
+//! that handles exceptions changes no register with a table's address: at landing pads nothing is known.
 
 use super::changes::Next;
 use super::own_tables::Shown;
