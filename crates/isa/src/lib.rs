@@ -1026,9 +1026,9 @@ pub trait Encode: Decode {
         false
     }
 
-    /// Appends what goes on in old code where an index is of no label that new code has: a load of the old table's
-    /// entry (`entry`) into a register (`to`), and a jump to it. `base`: a register that holds another table's
-    /// address, and gets that of the old one first. Returns false if there is no such form.
+    /// Appends what goes on in old code where an index is of no label that new code has: a landing pad for jumps, a
+    /// load of the old table's entry (`entry`) into a register (`to`), and a jump to it. `base`: a register that holds
+    /// another table's address, and gets that of the old one first. Returns false if there is no such form.
     fn put_label_fallback<T: Copy>(
         _out: &mut Code<T>,
         _to: u8,

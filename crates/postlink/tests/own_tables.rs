@@ -255,7 +255,8 @@ fn protect_to_labels(file: &mut [u8], app: &std::path::Path, more: u64) {
         .expect("a section")
         .split_whitespace();
     let start = u64::from_str_radix(words.nth(1).expect("an address"), 16).expect("a number");
-    let end = start.next_multiple_of(4096) + if start % 4096 == 0 { 4096 } else { 0 } + more;
+    let end =
+        start.next_multiple_of(4096) + if start.is_multiple_of(4096) { 4096 } else { 0 } + more;
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"));
     let (headers, count) = (
         word(32) as usize,

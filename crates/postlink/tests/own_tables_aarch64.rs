@@ -580,6 +580,94 @@ fn the_address_of_a_table_of_labels_is_for_loads_alone() {
     }
 }
 
+/// A program without libraries, in guarded pages: the mask lets three more through than there are labels, and the last
+/// label reads the address that was jumped to, so that it leads to a fallback.
+const GUARDED: &str = r#"
+__asm__(".text\n.p2align 4\n.globl _start\n.type _start,%function\n_start:\n.cfi_startproc\n.cfi_undefined 30\n bti c\n"
+    " mov x29, #0\n bl run\n mov x0, #0\n mov x8, #93\n svc #0\n.cfi_endproc\n.size _start,.-_start\n"
+    ".p2align 4\n.globl interpret\n.type interpret,%function\ninterpret:\n.cfi_startproc\n bti c\n"
+    " adrp x3, labels\n add x3, x3, :lo12:labels\n mov w11, #1\n"
+    "5: cbz w1, 9f\n sub w1, w1, #1\n ldrb w9, [x0], #1\n and w9, w9, #7\n ldr x10, [x3, x9, lsl #3]\n br x10\n"
+    "1: bti j\n add w11, w11, #3\n b 5b\n"
+    "2: bti j\n add w11, w11, w11\n b 5b\n"
+    "3: bti j\n sub w11, w11, #9\n b 5b\n"
+    "4: bti j\n eor w11, w11, #255\n b 5b\n"
+    "6: bti j\n sub x10, x10, x10\n add w11, w11, w10\n add w11, w11, #11\n b 5b\n"
+    "9: mov w0, w11\n ret\n.cfi_endproc\n.size interpret,.-interpret\n"
+    ".section .rodata\n.p2align 3\nlabels: .quad 1b, 2b, 3b, 4b, 6b, 17, 18, 19\n.text\n");
+extern int interpret(const unsigned char *code, int n);
+static void print(const char *text, long n) {
+    register long x0 __asm__("x0") = 1, x2 __asm__("x2") = n, x8 __asm__("x8") = 64;
+    register const char *x1 __asm__("x1") = text;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x1), "r"(x2), "r"(x8) : "memory");
+}
+__attribute__((used)) void run(void) {
+    unsigned sum = 0;
+    unsigned char code[16];
+    for (int i = 0; i < 90; i++) {
+        for (int k = 0; k < 16; k++) code[k] = i * k % 5;
+        sum = sum * 3 + interpret(code, i % 16);
+    }
+    char text[9];
+    for (int i = 0; i < 8; i++) text[i] = 'a' + (sum >> 4 * i & 15);
+    text[8] = 10;
+    print(text, 9);
+}
+"#;
+
+/// Fallbacks began with the load, so where pages are guarded the jump that led there ended the program.
+#[test]
+fn a_fallback_begins_with_a_landing_pad() {
+    if !can_run(GCC) {
+        return;
+    }
+    let command =
+        format!("{GCC} -O2 -no-pie -static -nostdlib -ffreestanding -mbranch-protection=standard");
+    let folder = Folder::built(&command, GUARDED);
+    folder.goes_through(&command, &["--preset max", "--preset fast", ""]);
+    let (tables, old) = folder.tables("opt", "interpret");
+    assert_eq!((tables.len(), old), (1, 0), "{tables:?}");
+    assert_eq!(tables[0].0, 8, "{tables:?}");
+    // bti j; adrp x10; ldr x10, [x10, #…]; br x10
+    let mut file = fs::read(folder.path("opt")).expect("a file");
+    let words: Vec<u32> = file
+        .chunks_exact(4)
+        .map(|w| u32::from_le_bytes(w.try_into().expect("a word")))
+        .collect();
+    let is_fallback = |w: &[u32]| {
+        w[0] == 0xd503_249f
+            && w[1] & 0x9f00_001f == 0x9000_000a
+            && w[2] & 0xffc0_03ff == 0xf940_014a
+            && w[3] == 0xd61f_0140
+    };
+    let pads: Vec<usize> = (0..words.len() - 3)
+        .filter(|i| is_fallback(&words[*i..*i + 4]))
+        .collect();
+    assert_eq!(
+        pads.len(),
+        4,
+        "the label that reads, and what is behind the labels"
+    );
+    for at in pads {
+        file[4 * at..4 * at + 4].copy_from_slice(&0xd503_201fu32.to_le_bytes());
+    }
+    // With the permissions of the other.
+    fs::copy(folder.path("opt"), folder.path("spoilt")).expect("copied");
+    fs::write(folder.path("spoilt"), &file).expect("written");
+    let mut without = Command::new("qemu-aarch64");
+    let out = without
+        .arg(folder.path("spoilt"))
+        .output()
+        .expect("it runs");
+    assert!(!out.status.success(), "the emulator does not guard pages");
+    let app = fs::read(folder.path("app")).expect("a file");
+    let report = postlink_verify::verify(&app, &file, &postlink_verify::Options::default());
+    assert!(
+        report.is_ok_and(|r| r.failed == 1),
+        "no landing pad, and proved"
+    );
+}
+
 /// A label is loaded over its index, and the table's address is read: then a register of linkers' stubs is wanted.
 fn twin_by_scratch(at_a_label: &str) -> String {
     let text = label_twin(&LABEL_TWINS[0]);

@@ -11,6 +11,8 @@ pub const BL: u32 = 0x9400_0000;
 pub const NOP: u32 = 0xd503_201f;
 /// `bti c`
 pub const BTI_C: u32 = 0xd503_245f;
+/// `bti j`
+pub const BTI_J: u32 = 0xd503_249f;
 /// `paciasp`
 pub const PACIASP: u32 = 0xd503_233f;
 /// `pacibsp`

@@ -331,6 +331,7 @@ pub fn put_label_fallback<T: Copy>(
     if to >= 31 || bases.is_some_and(|base| base >= 31 || base == to) {
         return false;
     }
+    put(out, encode::BTI_J);
     if let Some((base, table)) = base {
         put_address(out, base.into(), table);
     }
@@ -759,8 +760,9 @@ mod tests {
         };
         let mut out: Code<()> = Code::default();
         assert!(put_label_fallback(&mut out, 2, (), Some((21, ()))));
-        // adrp x21; add x21, x21; adrp x2; ldr x2, [x2]; br x2
+        // bti j; adrp x21; add x21, x21; adrp x2; ldr x2, [x2]; br x2
         let all = [
+            0xd503_249f,
             0x9000_0015,
             0x9100_02b5,
             0x9000_0002,

@@ -338,13 +338,16 @@ pub fn put_label_load<T>(out: &mut Code<T>, original: &[u8], displacement: T) ->
     true
 }
 
-/// See [`crate::Encode::put_label_fallback`]: `mov D,[rip+entry]` and `notrack jmp D`, as old labels need not begin
-/// with `endbr64`.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+/// See [`crate::Encode::put_label_fallback`]: `endbr64`, `mov D,[rip+entry]` and `notrack jmp D`, as old labels need
+/// not begin with `endbr64`.
 pub fn put_label_fallback<T>(out: &mut Code<T>, to: u8, entry: T) -> bool {
     if to == 4 {
         return false;
     }
     let (low, high) = (to & 7, to >> 3);
+    out.bytes.extend_from_slice(&ENDBR64);
     out.bytes
         .extend_from_slice(&[0x48 | high << 2, 0x8b, 0x05 | low << 3]);
     out.fixups.push(Fixup {
@@ -617,7 +620,8 @@ mod tests {
         }
         let mut code: Code<()> = Code::default();
         assert!(put_label_fallback(&mut code, 9, ()));
-        assert_eq!(code.bytes, b"\x4c\x8b\x0d\0\0\0\0\x3e\x41\xff\xe1");
+        let fallback = b"\xf3\x0f\x1e\xfa\x4c\x8b\x0d\0\0\0\0\x3e\x41\xff\xe1";
+        assert_eq!(code.bytes, fallback);
     }
 
     #[test]

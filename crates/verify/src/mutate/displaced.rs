@@ -71,14 +71,14 @@ impl Faults<'_> {
             Some(base.wrapping_add_signed((word as i32).into()))
         };
         let stored = |to: u64| (to.wrapping_sub(base) as u32).to_le_bytes().to_vec();
-        // mov r,[rip+d]; notrack jmp r
+        // endbr64; mov r,[rip+d]; notrack jmp r: where the operand of the jump is.
         let fallback = |to: u64| {
-            let code = self.output.bytes(to, 12)?;
+            let code = self.output.bytes(to, 14)?.get(4..)?;
             let loads = code.get(1) == Some(&0x8b) && code.get(2)? & 0xc7 == 5;
             let extended = code.get(8) == Some(&0x41);
             let jump = code.get(8 + usize::from(extended)..)?;
             (loads && code.get(7) == Some(&0x3e) && jump.first() == Some(&0xff))
-                .then_some(9 + u64::from(extended))
+                .then_some(13 + u64::from(extended))
         };
         let function = self.claim.functions.get(t.function)?;
         let is_label = |i: &usize| entry(*i).is_some_and(|to| fallback(to).is_none());
@@ -109,11 +109,13 @@ impl Faults<'_> {
                         let what = format!("entry {i} of the table at {:#x}", table.new);
                         return Some(Edit { what, changes });
                     }
-                    Kind::LabelFallbackEntry => 3,
+                    Kind::LabelFallbackEntry => 7,
                     Kind::LabelFallbackJump => fallback(to)?,
+                    // endbr32
+                    Kind::LabelFallbackPad => 3,
                     _ => return None,
                 };
-                let flipped = if offset == 3 { 8 } else { 1 };
+                let flipped = if offset == 7 { 8 } else { 1 };
                 let at = self.offset(to + offset)?;
                 let byte = *self.output.data.get(at)?;
                 vec![(at, vec![byte ^ flipped])]

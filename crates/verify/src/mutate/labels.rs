@@ -57,10 +57,14 @@ impl Faults<'_> {
             | Kind::LabelFallbackElsewhere
             | Kind::LabelFallbackEntry
             | Kind::LabelFallbackBase
-            | Kind::LabelFallbackJump => each
-                .filter_map(|t| match self.arm {
-                    true => self.label_entry(kind, t),
-                    false => self.displaced_entry(kind, t),
+            | Kind::LabelFallbackJump
+            | Kind::LabelFallbackPad => each
+                .filter_map(|t| {
+                    if self.arm {
+                        self.label_entry(kind, t)
+                    } else {
+                        self.displaced_entry(kind, t)
+                    }
                 })
                 .collect(),
             Kind::LabelTableMoved | Kind::LabelTableWritable => each
@@ -69,9 +73,10 @@ impl Faults<'_> {
                         Kind::LabelTableMoved => t.table.new.get() + PAGE,
                         _ => self.writable_page()?,
                     };
-                    match self.arm {
-                        true => self.label_table_at(t, to),
-                        false => self.displaced_at(t, to),
+                    if self.arm {
+                        self.label_table_at(t, to)
+                    } else {
+                        self.displaced_at(t, to)
                     }
                 })
                 .collect(),
@@ -303,12 +308,12 @@ impl Faults<'_> {
                 let other = others.find(|f| !f.in_new(table.load.1))?;
                 vec![(place(i), stored(other.new_entry().get())?)]
             }
-            // A fallback ends with a page, a load and a jump.
+            // A fallback begins with a landing pad, and ends with a page, a load and a jump.
             _ => {
                 let words = |to: u64, k: u64| word(self.output.bytes(to + 4 * k, 4)?);
-                let skip = |to: u64| match words(to, 1) {
-                    Some(add) if add >> 24 == 0x91 => 2,
-                    _ => 0,
+                let skip = |to: u64| match words(to, 2) {
+                    Some(add) if add >> 24 == 0x91 => 3,
+                    _ => 1,
                 };
                 let falls_back = |i: &usize| {
                     let Some(to) = entry(*i) else { return false };
@@ -329,7 +334,9 @@ impl Faults<'_> {
                         return Some(Edit { what, changes });
                     }
                     Kind::LabelFallbackEntry => (skip + 1, 1 << 10),
-                    Kind::LabelFallbackBase if skip > 0 => (1, 1 << 13),
+                    Kind::LabelFallbackBase if skip > 1 => (2, 1 << 13),
+                    // nop
+                    Kind::LabelFallbackPad => (0, 0xd503_249f ^ 0xd503_201f),
                     Kind::LabelFallbackJump => (skip + 2, 1 << 5),
                     _ => return None,
                 };

@@ -345,6 +345,8 @@ kinds! {
     LabelFallbackBase,
     /// It jumps to another register.
     LabelFallbackJump,
+    /// It does not begin with a landing pad.
+    LabelFallbackPad,
     /// Claims, and what forms its address, say that it begins a page later.
     LabelTableMoved,
     /// They say that it is where the program writes.
@@ -575,6 +577,7 @@ impl Kind {
         Kind::LabelFallbackEntry,
         Kind::LabelFallbackBase,
         Kind::LabelFallbackJump,
+        Kind::LabelFallbackPad,
         Kind::LabelTableMoved,
         Kind::LabelTableWritable,
         Kind::LabelTableShort,
@@ -606,6 +609,7 @@ impl Kind {
         Kind::LabelFallbackElsewhere,
         Kind::LabelFallbackEntry,
         Kind::LabelFallbackJump,
+        Kind::LabelFallbackPad,
         Kind::LabelTableMoved,
         Kind::LabelTableWritable,
         Kind::LabelTableShort,

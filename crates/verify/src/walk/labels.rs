@@ -324,6 +324,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if self.s.map.get(slot) == Some(&0) {
             self.mark(q, slot, A::STEP, p)?;
             self.mark_inside(p, q, slot, len)?;
+            // A landing pad, a load and a jump.
+            self.out.instructions += u64::from(A::STEP == 1);
         }
         for at in (0..len).step_by(A::STEP) {
             self.check_rows(&[p], q + at, A::STEP as u64)?;

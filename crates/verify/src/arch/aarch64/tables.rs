@@ -429,6 +429,11 @@ pub(super) fn label_load(bytes: &[u8], addr: u64) -> Option<LabelLoad> {
 
 /// See [`Arch::label_fallback`].
 pub(super) fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
+    // bti j
+    if word(bytes)? != 0xd503_249f {
+        return None;
+    }
+    let (bytes, addr) = (bytes.get(4..)?, addr.wrapping_add(4));
     let base = formed(bytes, addr);
     let skip = if base.is_some() { 8 } else { 0 };
     let at = |k: usize| bytes.get(skip + 4 * k..).and_then(word);
@@ -442,7 +447,7 @@ pub(super) fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
         && base.is_none_or(|(register, _)| register != to);
     let page = target(page, addr.wrapping_add(skip as u64));
     loads.then(|| LabelFallback {
-        len: skip as u64 + 12,
+        len: skip as u64 + 16,
         entry: page.wrapping_add(8 * u64::from(field(load, 10, 12))),
         to: to as u8,
         base: base.map(|(register, address)| (register as u8, address)),

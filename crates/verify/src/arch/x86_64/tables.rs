@@ -250,6 +250,8 @@ pub(super) fn table_load(bytes: &[u8]) -> Option<TableLoad> {
     })
 }
 
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
 /// See [`Arch::label_load`]: `movsxd D, [T + I*4 + distance]` and `lea D, [T + D]`.
 pub(super) fn label_load(bytes: &[u8]) -> Option<LabelLoad> {
     let load = table_load(bytes).filter(|load| !load.wide)?;
@@ -278,8 +280,9 @@ pub(super) fn label_load(bytes: &[u8]) -> Option<LabelLoad> {
     })
 }
 
-/// See [`Arch::label_fallback`]: `mov D, [rip + entry]` and `notrack jmp D`.
+/// See [`Arch::label_fallback`]: `endbr64`, `mov D, [rip + entry]` and `notrack jmp D`.
 pub(super) fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
+    let (bytes, addr) = (bytes.strip_prefix(&ENDBR64)?, addr.wrapping_add(4));
     let (load, first) = decode_raw(bytes).filter(|d| d.0.opcode() == Opcode::MOV)?;
     let own = bytes.get(..first)?;
     let prefixes = own.get(..prefix_len(own))?;
@@ -297,7 +300,7 @@ pub(super) fn label_fallback(bytes: &[u8], addr: u64) -> Option<LabelFallback> {
     let jumps =
         matches!(jump.operand(0), Operand::Register { .. }) && whole(&jump.operand(0)) == Some(to);
     (plain && jumps).then_some(LabelFallback {
-        len: (first + second) as u64,
+        len: (ENDBR64.len() + first + second) as u64,
         entry,
         to,
         base: None,
