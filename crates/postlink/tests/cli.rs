@@ -183,7 +183,7 @@ int main(void) { printf("%d\n", counted(1) + (number == 1)); return 0; }
     let output = folder.attempt(&["instrument", "plain", "-o", "out"]);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    let what = "1 stays, as a word or number of the program may be an address inside: a table may describe";
+    let what = "1 a word or number of the program may be an address inside: a table may describe";
     assert!(said.contains(what), "{said}");
     // As it is known before anything is emitted, nothing is taken back.
     assert!(!said.contains("counted:"), "{said}");

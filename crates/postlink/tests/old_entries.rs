@@ -63,7 +63,8 @@ fn functions_stay_whose_old_entries_cost_more_than_their_layout_saves() {
     let arguments = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
     let said = folder.attempt(&arguments);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    let why = "is entered by pointers or from other files more often than a new layout would save branches";
+    let why =
+        "entered by pointers or from other files more often than a new layout would save branches";
     assert!(said.contains(why), "{said}");
     // Where pointers follow, calls through them cost nothing.
     let folder = counted(&["-fPIE", "-pie", "-Wl,-q"]);

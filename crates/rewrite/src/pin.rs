@@ -74,66 +74,66 @@ pub enum Pin {
 }
 
 impl Pin {
-    /// One line for people.
+    /// One line for people, to stand behind a name or a number of functions.
     pub fn explain(self) -> &'static str {
         match self {
             Pin::SpecialSection => {
-                "is in a section that the linker assembles from pieces (.init, .fini, .plt)"
+                "in a section that the linker assembles from pieces (.init, .fini, .plt)"
             }
-            Pin::NoSize => "has neither a size nor an unwind entry: its end is not known",
-            Pin::NotInstructions => "contains bytes that are not instructions",
+            Pin::NoSize => "neither size nor unwind entry: where the code ends is not known",
+            Pin::NotInstructions => "bytes that are not instructions",
             Pin::ChangedByLoader => {
-                "has dynamic relocations in its code or its exception table, where the dynamic loader writes"
+                "dynamic relocations in the code or its exception table, where the dynamic loader writes"
             }
             Pin::Writable => {
-                "is in memory that the program may write to, so that it may change its code"
+                "in memory that the program may write to, so that it may change the code"
             }
-            Pin::BranchIntoInstruction => "has a branch into the middle of an instruction",
-            Pin::FallsOffItsEnd => "runs past its end into what follows",
-            Pin::CallsItsMiddle => "calls an address inside itself",
-            Pin::PointerToItsInside => "has a pointer to its inside that no indirect jump explains",
+            Pin::BranchIntoInstruction => "a branch into the middle of an instruction",
+            Pin::FallsOffItsEnd => "control runs past the end into what follows",
+            Pin::CallsItsMiddle => "a call of an address inside the same function",
+            Pin::PointerToItsInside => "a pointer to the inside that no indirect jump explains",
             Pin::NumberMayBeItsInside => {
-                "stays, as a word or number of the program may be an address inside: a table may describe its code by address"
+                "a word or number of the program may be an address inside: a table may describe the code by address"
             }
             Pin::PointerToItsEnd => {
-                "has a pointer to its end, with which the program may compare program counters"
+                "a pointer to the end, with which the program may compare program counters"
             }
             Pin::AddressOfItsInsideTaken => {
-                "has an address inside it formed by code, which may calculate with it"
+                "an address inside is formed by code, which may calculate with it"
             }
-            Pin::UnknownIndirectJump => "has an indirect jump whose targets are not known",
-            Pin::PositionArithmetic => "adds distances to an address of its own (large code model)",
-            Pin::PrefixedBranch => "has a direct branch with a prefix",
+            Pin::UnknownIndirectJump => "an indirect jump whose targets are not known",
+            Pin::PositionArithmetic => {
+                "code adds distances to an address of its own (large code model)"
+            }
+            Pin::PrefixedBranch => "a direct branch with a prefix",
             Pin::ReturnsFlags => {
-                "returns flags, as only hand-written code does: its callers branch on them"
+                "callers branch on the flags that it returns, as those of hand-written code alone do"
             }
             Pin::PatchedAtRunTime => {
-                "is listed for patching while the program runs, or for comparing the program counter with"
+                "listed for patching while the program runs, or for comparing the program counter with"
             }
             Pin::SectionWithBounds => {
-                "is in a range whose bounds have symbols (a section whose name is a C identifier, or a linker script's): the program knows where its code is"
+                "in a range whose bounds have symbols (a section whose name is a C identifier, or a linker script's): the program knows where its code is"
             }
-            Pin::Veneer => "is a linker's veneer: new code branches to its target directly",
-            Pin::SignalTrampoline => "is a signal trampoline that unwinders recognise by its bytes",
-            Pin::UnwindTable => "has an unwind table that cannot be carried over",
-            Pin::ExceptionTable => "has an exception table that cannot be carried over",
-            Pin::PartlyUnwindable => "has parts with and parts without unwind information",
-            Pin::MixedUnwinding => "has parts with different unwinding conventions",
-            Pin::NoRoomAtEntry => "has no space at its entry for a jump to its new place",
-            Pin::OutOfReach => {
-                "has an address field that cannot reach its target from the new place"
-            }
+            Pin::Veneer => "a linker's veneer: new code branches to its target directly",
+            Pin::SignalTrampoline => "a signal trampoline that unwinders recognise by its bytes",
+            Pin::UnwindTable => "an unwind table that cannot be carried over",
+            Pin::ExceptionTable => "an exception table that cannot be carried over",
+            Pin::PartlyUnwindable => "parts with and parts without unwind information",
+            Pin::MixedUnwinding => "parts with different unwinding conventions",
+            Pin::NoRoomAtEntry => "no space at the entry for a jump to the new place",
+            Pin::OutOfReach => "an address field that cannot reach its target from the new place",
             Pin::NoPlaceToCount => {
-                "has a block in which no counter can be placed, between an exclusive load and its store"
+                "a block in which no counter can be placed, between an exclusive load and its store"
             }
             Pin::Uncountable => {
-                "has edges that cannot carry a counter, and whose counts do not follow from others"
+                "edges that cannot carry a counter, and whose counts do not follow from others"
             }
             Pin::EnteredByOldEntry => {
-                "is entered by pointers or from other files more often than a new layout would save branches: each time costs a jump from its old entry"
+                "entered by pointers or from other files more often than a new layout would save branches: each time costs a jump from the old entry"
             }
-            Pin::Excluded => "was left out on request",
-            Pin::NotProved => "could not be proved after moving, so it stays",
+            Pin::Excluded => "left out on request",
+            Pin::NotProved => "not proved after moving",
         }
     }
 }

@@ -97,12 +97,12 @@ pub enum JumpOutcome {
 }
 
 impl JumpOutcome {
-    /// A few words for people.
+    /// A few words for people, to stand behind an address or a number of jumps.
     pub fn explain(self) -> &'static str {
         match self {
-            JumpOutcome::FunctionStays => "keeps the function",
-            JumpOutcome::OldCode => "continues in old code",
-            JumpOutcome::ThroughOldCode => "goes through old code",
+            JumpOutcome::FunctionStays => "the function stays",
+            JumpOutcome::OldCode => "continuing in old code",
+            JumpOutcome::ThroughOldCode => "through old code",
         }
     }
 }
