@@ -18,7 +18,7 @@
 //!
 //! Entries of jump tables are such words, too, and are counted from the table's start. A run of words is a
 //! jump table if code forms its address and its first entry leads back into the same function; it ends with
-//! the first word that leads elsewhere. Entries of jump tables are what [`crate::proof::tables`] compares.
+//! the first word that leads elsewhere than into the function or to its end. Entries of jump tables are what [`crate::proof::tables`] compares.
 
 use crate::addr::InputAddr;
 use crate::arch::Arch;
@@ -134,13 +134,15 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
     // Whether an entry of a table that this instruction reads may lead there.
     let leads_back = |by: u64, target: u64, first: bool| {
         let of = |addr| cx.old.owner(addr);
+        // Where compilers write what no index has; another function may begin there.
+        let end = !first && extents.start_of(target.wrapping_sub(1)) == extents.start_of(by);
         if let (Some(a), Some(b)) = (of(InputAddr::new(by)), of(InputAddr::new(target))) {
-            return a == b && (!first || cx.entry_of(InputAddr::new(target)).is_none());
+            let back = a == b && (!first || cx.entry_of(InputAddr::new(target)).is_none());
+            return back || end;
         }
         let start = extents.start_of(target);
         let same = start == extents.start_of(by) && !(first && start == Some(target));
         let part = start.is_some_and(|s| !extents.is_function(s));
-        let end = !first && extents.start_of(target.wrapping_sub(1)) == extents.start_of(by);
         same || part || end
     };
     // The table at hand: its start, where its next word is, and what reads it.
