@@ -650,9 +650,9 @@ fn make_all<I: Isa>(
         },
     );
     let mut shares = Vec::with_capacity(made.len());
-    let mut ready = Vec::new();
+    let mut ready = Vec::with_capacity(made.len());
     let mut patches = Vec::new();
-    let mut starts = Vec::new();
+    let mut starts = Vec::with_capacity(made.len());
     for (share, r) in made {
         shares.push(share);
         if let Some((r, p, s)) = r {

@@ -127,6 +127,16 @@ pub struct Emitted {
     pub fallbacks: Vec<(u32, u32, u8, u32)>,
 }
 
+impl Emitted {
+    /// Gives up what the code corresponds to, which takes several times the memory of the code. To be called once unwind
+    /// tables are carried over, where nothing else is made of it.
+    pub fn forget_spans(&mut self) {
+        for fragment in &mut self.fragments {
+            fragment.spans = Vec::new();
+        }
+    }
+}
+
 /// Where a branch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Dest {
@@ -1010,6 +1020,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
             }
             _ => true,
         });
+        // All functions' code is in memory at once.
+        bytes.shrink_to_fit();
+        fixups.shrink_to_fit();
+        out.spans.shrink_to_fit();
         if failed {
             Err(Pin::OutOfReach)
         } else {
