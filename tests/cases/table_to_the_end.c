@@ -7,7 +7,7 @@
 
 __asm__(
     ".section .rodata\n .balign 4\n"
-    "holes: .long 1f - holes, 2f - holes, next - holes, 3f - holes, next - holes, next - holes, next - holes, 4f - holes\n"
+    "holes: .long 1f - holes, 2f - holes, .Lend - holes, 3f - holes, .Lend - holes, .Lend - holes, .Lend - holes, 4f - holes\n"
     ".text\n .p2align 4\n"
     ".globl ends\n .type ends, @function\n"
     "ends: .cfi_startproc\n lea holes(%rip), %rcx\n  movslq (%rcx,%rdi,4), %rax\n  add %rcx, %rax\n  jmp *%rax\n"
@@ -16,7 +16,7 @@ __asm__(
     "3: mov $8, %eax\n  ret\n"
     "4: mov $7, %eax\n  cmp $0, %esi\n  je 5f\n  add $98, %eax\n5: ret\n .cfi_endproc\n .size ends, .-ends\n"
     ".globl next\n .type next, @function\n"
-    "next: .cfi_startproc\n mov %edi, %eax\n  cmp $1, %edi\n  jb 6f\n  je 7f\n  add $7, %eax\n  ret\n"
+    ".Lend:\n next: .cfi_startproc\n mov %edi, %eax\n  cmp $1, %edi\n  jb 6f\n  je 7f\n  add $7, %eax\n  ret\n"
     "6: xor %eax, %eax\n  ret\n7: ret\n .cfi_endproc\n .size next, .-next\n");
 extern int ends(long, int), next(int);
 

@@ -944,9 +944,14 @@ impl Sweeper<'_, '_> {
         }
     }
 
-    /// The same for an address that is loaded as a number.
+    /// The same for an address that is loaded as a number: the last four bytes of the instruction. Where the linker
+    /// kept relocations and there is none for it, the number is no address.
     fn absolute_base<A: Arch>(&mut self, by: u64, bytes: &[u8]) {
-        if let Some(addr) = A::loaded_number(bytes).filter(|a| a.is_multiple_of(4)) {
+        let Some(addr) = A::loaded_number(bytes).filter(|a| a.is_multiple_of(4)) else {
+            return;
+        };
+        let field = by.wrapping_add(bytes.len() as u64).wrapping_sub(4);
+        if self.kept.kind_at(field) != Some(None) {
             self.base(by, addr, true);
         }
     }
