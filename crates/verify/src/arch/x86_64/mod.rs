@@ -355,7 +355,34 @@ impl Arch for X86_64 {
             bytes.get(lead.len()..).unwrap_or(b""),
             [0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..]
         );
-        !branches && !Self::is_privileged(bytes)
+        // Nor have these where their operands are registers.
+        let registers = matches!(
+            bytes.get(lead.len()..).unwrap_or(b""),
+            [
+                0x00..=0x03
+                | 0x08..=0x0b
+                | 0x10..=0x13
+                | 0x18..=0x1b
+                | 0x20..=0x23
+                | 0x28..=0x2b
+                | 0x30..=0x33
+                | 0x38..=0x3b
+                | 0x63
+                | 0x69
+                | 0x6b
+                | 0x80..=0x8b
+                | 0xc0
+                | 0xc1
+                | 0xd0..=0xd3
+                | 0xd8..=0xdf
+                | 0xf6
+                | 0xf7
+                | 0xfe,
+                0xc0..=0xff,
+                ..,
+            ]
+        );
+        !branches && !registers && !Self::is_privileged(bytes)
     }
 
     fn is_privileged(bytes: &[u8]) -> bool {
@@ -1019,6 +1046,25 @@ mod tests {
                 .map(|f| (f.at, f.target)),
             Some((2, 0x100b))
         );
+    }
+
+    #[test]
+    fn a_segment_is_used_by_what_has_an_operand_in_memory() {
+        let used: [&[u8]; 5] = [
+            &[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0], // mov rax,gs:[0]
+            &[0x65, 0xd1, 0x3a],                         // sar dword gs:[rdx],1
+            &[0x65, 0xa4],                               // movs [rdi],gs:[rsi]
+            &[0x65, 0xd7],                               // xlat
+            &[0x65, 0x66, 0x0f, 0xf7, 0xc1],             // maskmovdqu xmm0,xmm1
+        ];
+        let unused: [&[u8]; 4] = [
+            &[0x65, 0xd1, 0xfa],                         // sar edx,1
+            &[0x65, 0x48, 0x8b, 0xc1],                   // mov rax,rcx
+            &[0x65, 0x75, 0x10],                         // jne
+            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0], // mov rax,fs:[0]
+        ];
+        assert!(used.iter().all(|code| X86_64::uses_own(code)));
+        assert!(!unused.iter().any(|code| X86_64::uses_own(code)));
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn keeps_flags(insn: &Instruction, bytes: &[u8], addr: u64) -> bool {
     };
     let moves = matches!(
         insn.opcode(),
-        PUSH | POP | LEAVE | CDQE | CDQ | CQO | CWDE | ENDBR64
+        LEA | PUSH | POP | LEAVE | CDQE | CDQ | CQO | CWDE | ENDBR64
     );
     let any = (0..insn.operand_count().min(4)).any(is_vector);
     moves || any && effects(bytes).flag_kills == 0
@@ -449,12 +449,13 @@ mod tests {
 
     #[test]
     fn flags_are_kept_by_moves_and_vectors_alone() {
-        let keeps: [&[u8]; 5] = [
-            b"\x89\xf8",         // mov eax,edi
-            b"\x48\x8d\x47\x01", // lea rax,[rdi+1]
-            b"\x0f\x28\xc1",     // movaps xmm0,xmm1
-            b"\x0f\x11\x07",     // movups [rdi],xmm0
-            b"\x50",             // push rax
+        let keeps: [&[u8]; 6] = [
+            b"\x89\xf8",             // mov eax,edi
+            b"\x48\x8d\x47\x01",     // lea rax,[rdi+1]
+            b"\x0f\x28\xc1",         // movaps xmm0,xmm1
+            b"\x0f\x11\x07",         // movups [rdi],xmm0
+            b"\x50",                 // push rax
+            b"\x48\x8d\x64\x24\x08", // lea rsp,[rsp+8]
         ];
         let writes: [&[u8]; 5] = [
             b"\x01\xf8",             // add eax,edi
