@@ -162,10 +162,10 @@ pub(super) fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
         CPUID => (RAX | RCX, RAX | RBX | RCX | RDX),
         RDTSC => (0, RAX | RDX),
         RDTSCP => (0, RAX | RDX | RCX),
-        XGETBV => (RCX, RAX | RDX),
+        XGETBV | RDPKRU => (RCX, RAX | RDX),
         IN | OUT | RDPMC | RDMSR | WRMSR | XSETBV | XSAVE | XSAVEC | XSAVES | XSAVEOPT
-        | XSAVEC64 | XSAVES64 | XRSTOR | XRSTORS | XRSTORS64 | RDPKRU | WRPKRU | RDPRU
-        | MONITOR | MWAIT | MONITORX | MWAITX | TPAUSE | UMWAIT | UMONITOR => (RAX | RCX | RDX, 0),
+        | XSAVEC64 | XSAVES64 | XRSTOR | XRSTORS | XRSTORS64 | WRPKRU | RDPRU | MONITOR | MWAIT
+        | MONITORX | MWAITX | TPAUSE | UMWAIT | UMONITOR => (RAX | RCX | RDX, 0),
         MASKMOVQ | MASKMOVDQU | VMASKMOVDQU => (RDI, 0),
         PCMPESTRI | VPCMPESTRI => (RAX | RDX, RCX),
         PCMPESTRM | VPCMPESTRM => (RAX | RDX, 0),
@@ -489,5 +489,20 @@ mod tests {
             let _ = effects(&bytes);
             Ok(())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// glibc's `pkey_get` and `pkey_set` were refused where a counter used `rax` in front of `rdpkru`.
+    #[test]
+    fn what_rdpkru_gives_overwrites_two_registers() {
+        let read = effects(&[0x0f, 0x01, 0xee]);
+        assert_eq!((read.reads, read.kills), (RCX, RAX | RDX));
+        assert_eq!((read.flag_reads, read.flag_kills), (0, 0));
+        let write = effects(&[0x0f, 0x01, 0xef]);
+        assert_eq!((write.reads, write.kills), (RAX | RCX | RDX, 0));
     }
 }
