@@ -119,7 +119,10 @@ X
       source_of lua5.4 > /dev/null; cp "$src/rg-g/bin/rg" "$d/rg-rustc"; }
     is_there postlink-rustc || {
       RUSTFLAGS="-C link-arg=$Q" cargo build -q --manifest-path "$here/../../Cargo.toml" --release -p postlink --config profile.release.debug=2 --target-dir "$src/postlink-g"
-      cp "$src/postlink-g/release/postlink" "$d/postlink-rustc"; } ;;
+      cp "$src/postlink-g/release/postlink" "$d/postlink-rustc"; }
+    is_there postlink-rustc-lines || {   # lines and inlined functions
+      RUSTFLAGS="-C link-arg=$Q" cargo build -q --manifest-path "$here/../../Cargo.toml" --release -p postlink --config profile.release.debug=1 --target-dir "$src/postlink-g1"
+      cp "$src/postlink-g1/release/postlink" "$d/postlink-rustc-lines"; } ;;
   debug-large)  # likewise: C++ as large as clang. The objects of cppcheck are compiled once, and linked once, and many times with other names
     s=$(source_of cppcheck); d=$bin/debug-large o=$src/cppcheck-g; mkdir -p "$d" "$o"
     cpp=(clang++-19 -O2 -g -gdwarf-5 -fPIE -DNDEBUG -std=c++11 "-DFILESDIR=\"$s\"" -I"$s/lib" -I"$s/externals/simplecpp" -I"$s/externals/tinyxml2" -I"$s/externals/picojson")

@@ -108,7 +108,7 @@ cargo xtask bench probes [--script-megabytes N] [--probe-megabytes N] [--runs N]
 cargo xtask bench profiles [--binary FILE] [--runs N]  measure reading and merging of profiles; writes bench/profiles.md
 cargo xtask bench pointers [--runs N] [--postlink FILE]  calls through pointers that follow or stay; writes bench/pointers.md
 cargo xtask bench refused [--runs N] [--postlink FILE] [--file FILE --refuse FUNCTION]  the cost of a function that the checker refuses; writes bench/refused.md
-cargo xtask bench debug [--large] [--runs N] [--processor N] [--bolt-memory GB] [--postlink FILE] [--file PROGRAM PROFILE] [NAME…]  debug information; writes bench/debug.md
+cargo xtask bench debug [--large] [--runs N] [--processor N] [--bolt-memory GB] [--alone MB] [--postlink FILE] [--file PROGRAM PROFILE] [NAME…]  debug information; writes bench/debug.md
 cargo xtask bench samples [--built FOLDER] [NAME…]   poorer profiles; writes bench/samples.md
 cargo xtask bench fleet (--profile FILE --binary FILE [--shards N,N])… [--executors N,N] [--cargo-profile NAME] [--programs FOLDER]  shards of a fleet; writes bench/fleet.md
 cargo xtask bench mip-cc                          cost of machine profiles made at compile time; writes bench/mip-cc.md

@@ -46,6 +46,34 @@ impl<K: Copy + Ord + Hash, V: Copy> Ascending<K, V> {
             .or_else(|| self.others.get(key).copied())
     }
 
+    /// Forgets all keys.
+    pub fn clear(&mut self) {
+        self.sorted.clear();
+        self.others.clear();
+    }
+
+    /// Whether none is there.
+    pub fn is_empty(&self) -> bool {
+        self.sorted.is_empty() && self.others.is_empty()
+    }
+
+    /// All keys with their values; those that ascend come first, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, V)> {
+        let others = self.others.iter().map(|(key, value)| (*key, *value));
+        self.sorted.iter().copied().chain(others)
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = K> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// Whether all keys are less than one.
+    pub fn is_below(&self, key: &K) -> bool {
+        // Others came behind a greater one.
+        self.is_last(key)
+    }
+
     /// Gives a key a value, in place of the one that it had.
     pub fn insert(&mut self, key: K, value: V) {
         if self.is_last(&key) {
@@ -84,6 +112,12 @@ mod tests {
             for (key, value) in &right {
                 assert_eq!(map.get(key), Some(*value));
             }
+            let mut all: Vec<_> = map.iter().collect();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(right.clone()));
+            assert_eq!(map.is_empty(), right.is_empty());
+            let from = u.arbitrary::<u8>()?;
+            assert_eq!(map.is_below(&from), right.keys().all(|key| *key < from));
             Ok(())
         });
     }

@@ -61,6 +61,13 @@ impl<V: Copy> ByIndex<V> {
         }
     }
 
+    /// Forgets all values.
+    pub fn clear(&mut self) {
+        self.dense.clear();
+        self.others.clear();
+        self.len = 0;
+    }
+
     /// Gives back memory that values may need later.
     pub fn shrink_to_fit(&mut self) {
         self.dense.shrink_to_fit();
@@ -85,6 +92,7 @@ impl<V: Copy> ByIndex<V> {
 pub(crate) struct Indexes {
     /// Words of 64 of them, by number.
     words: FxHashMap<u64, u64>,
+    highest: Option<u64>,
 }
 
 impl Indexes {
@@ -93,7 +101,24 @@ impl Indexes {
         let word = self.words.entry(index >> 6).or_default();
         let before = *word;
         *word |= 1 << (index & 63);
+        self.highest = self.highest.max(Some(index));
         *word != before
+    }
+
+    /// The highest index.
+    pub fn highest(&self) -> Option<u64> {
+        self.highest
+    }
+
+    /// Gives back memory that indexes may need later.
+    pub fn shrink_to_fit(&mut self) {
+        self.words.shrink_to_fit();
+    }
+
+    /// Forgets all indexes.
+    pub fn clear(&mut self) {
+        self.words.clear();
+        self.highest = None;
     }
 
     /// Whether an index is there.
@@ -128,6 +153,7 @@ mod tests {
                 }
                 assert_eq!(map.get(index), right.get(&index).copied());
                 assert_eq!(set.contains(index), all.contains(&index));
+                assert_eq!(set.highest(), all.last().copied());
             }
             let mut all: Vec<_> = map.iter().collect();
             all.sort_unstable();

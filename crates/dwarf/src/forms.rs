@@ -74,9 +74,8 @@ pub(crate) fn fixed_size(f: u16, encoding: Encoding) -> Option<u8> {
 #[inline]
 pub(crate) fn skip(r: &mut Reader<'_>, f: u16, encoding: Encoding) -> Result<(), Error> {
     match f {
-        form::EXPRLOC | form::BLOCK1 | form::BLOCK2 | form::BLOCK4 | form::BLOCK => {
-            block(r, f).map(drop)
-        }
+        form::EXPRLOC | form::BLOCK => r.uleb().and_then(|len| r.skip(len)),
+        form::BLOCK1 | form::BLOCK2 | form::BLOCK4 => block(r, f).map(drop),
         form::UDATA
         | form::REF_UDATA
         | form::STRX
@@ -84,7 +83,7 @@ pub(crate) fn skip(r: &mut Reader<'_>, f: u16, encoding: Encoding) -> Result<(),
         | form::LOCLISTX
         | form::RNGLISTX
         | form::GNU_ADDR_INDEX
-        | form::GNU_STR_INDEX => r.uleb().map(drop),
+        | form::GNU_STR_INDEX => r.skip_leb(),
         form::SDATA => r.sleb().map(drop),
         form::STRING => r.string().map(drop),
         form::LLVM_ADDRX_OFFSET => r.uleb().and_then(|_| r.skip(4)),

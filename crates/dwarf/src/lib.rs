@@ -101,11 +101,11 @@ mod walk;
 pub use map::{Added, AddressMap, EntryBlock, MapError, MapParts, Run};
 pub use progress::worked;
 pub use report::{Loss, Report};
-pub use sections::{Changes, Section, Sections};
+pub use sections::{Changes, Memory, Section, Sections};
 pub use splice::Splices;
 pub use split::SplitFile;
 pub use unit::Stale;
-pub use update::{Update, update, update_split};
+pub use update::{Update, update, update_in_parts, update_split};
 
 /// What is wrong with debug information, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -30,7 +30,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::by_index::ByIndex;
+use crate::by_index::{ByIndex, Indexes};
 use crate::lists::INDEX;
 use crate::read::{Reader, fits, number, put_number, uleb_len};
 use crate::sections::Section;
@@ -222,16 +222,22 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Of a pool of which `own` is known, by its users.
-    pub fn new(section: &[u8], base: u64, own: Option<Contribution>, users: &[User]) -> Self {
+    /// Of a pool of which `own` is known, by its users, and other entries that are named.
+    pub fn new(
+        section: &[u8],
+        base: u64,
+        own: Option<Contribution>,
+        (users, named): (&[User], &Indexes),
+    ) -> Self {
         let pool = Pool {
             section,
             base: Some(base),
         };
         let used = users.iter().filter(|user| user.kind != UserKind::Any);
         // What is not in the section is no entry.
-        let used = used.filter(|user| pool.get(user.index()).is_ok());
-        let last = used.map(|user| base + ENTRY * user.index() + ENTRY).max();
+        let used = used.map(User::index).chain(named.highest());
+        let used = used.filter(|index| pool.get(*index).is_ok());
+        let last = used.map(|index| base + ENTRY * index + ENTRY).max();
         let end = last.unwrap_or(base);
         let own = own.filter(|c| end <= c.end && (c.end - c.base).is_multiple_of(ENTRY));
         let range = own.map_or(base..end, |c| c.start..c.end);
@@ -261,12 +267,13 @@ fn contribution(section: &[u8], at: u64) -> Option<Contribution> {
     })
 }
 
-/// Decides about one pool. Returns an outcome per user. Entries without users are given to others if `users` are all.
+/// Decides about one pool. Returns an outcome per user. Entries that nothing names are given to others if all that
+/// names any is known: `users`, or what `named` keeps.
 pub(crate) fn resolve(
     section: &[u8],
     base: u64,
     own: Option<Contribution>,
-    users: &[User],
+    (users, named): (&[User], &Indexes),
     all_known: bool,
 ) -> (Resolved, Vec<Outcome>) {
     let mut values: ByIndex<(Rank, u64)> = ByIndex::for_values(users.len());
@@ -296,7 +303,8 @@ pub(crate) fn resolve(
     let mut appended: FxHashMap<u64, u64> = FxHashMap::default();
     // Fields of one byte have no room for what is appended to a pool of more than 128 entries.
     let unused = 0..count.filter(|_| all_known).unwrap_or(0);
-    let mut unused = unused.filter(|i| values.get(*i).is_none()).peekable();
+    let is_unused = |i: &u64| values.get(*i).is_none() && !named.contains(*i);
+    let mut unused = unused.filter(is_unused).peekable();
     let mut reused: FxHashMap<u64, u64> = FxHashMap::default();
     let outcome = |user: &User| {
         let is_any = user.kind == UserKind::Any;
@@ -411,7 +419,7 @@ mod tests {
             user(2, 0xa000, FIELD),
         ];
         let own = contribution(&section, 0);
-        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
+        let (resolved, outcomes) = resolve(&section, 8, own, (&users, &Indexes::default()), true);
         use Outcome::{Index, Same, Without};
         assert_eq!(
             outcomes,
@@ -437,8 +445,14 @@ mod tests {
     fn a_contribution_that_does_not_hold_all_that_is_used_does_not_grow() {
         let mut section = section(3);
         let own = contribution(&section, 0);
-        let reach =
-            |section: &[u8], own, index| Reach::new(section, 8, own, &[user(index, 0, FIELD)]);
+        let reach = |section: &[u8], own, index| {
+            Reach::new(
+                section,
+                8,
+                own,
+                (&[user(index, 0, FIELD)], &Indexes::default()),
+            )
+        };
         let whole = reach(&section, own, 2);
         assert!(whole.own == own && whole.range == (0..32));
         // What is not in the section does not count.
@@ -457,7 +471,14 @@ mod tests {
         let section = section(200);
         let users = [user(0, 0x1000, UserKind::Keep), user(0, 0x5, FIELD)];
         assert_eq!(
-            resolve(&section, 8, contribution(&section, 0), &users, false).1,
+            resolve(
+                &section,
+                8,
+                contribution(&section, 0),
+                (&users, &Indexes::default()),
+                false
+            )
+            .1,
             [Outcome::Same, Outcome::Lost]
         );
     }
@@ -473,13 +494,13 @@ mod tests {
         let first = users.len();
         users.extend([0x5, 0x6, 0x5, 0x8].map(|want| user(0, want, FIELD)));
         let own = contribution(&section, 0);
-        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
+        let (resolved, outcomes) = resolve(&section, 8, own, (&users, &Indexes::default()), true);
         use Outcome::{Index, Lost};
         // The third such entry has an index of two bytes.
         assert_eq!(outcomes[first..], [Index(7), Index(9), Index(7), Lost]);
         assert_eq!(resolved.changed, [(7, 0x5), (9, 0x6)]);
         assert_eq!(resolved.appended, [0; 0]);
-        let (_, outcomes) = resolve(&section, 8, own, &users, false);
+        let (_, outcomes) = resolve(&section, 8, own, (&users, &Indexes::default()), false);
         assert_eq!(outcomes[first..], [Lost; 4]);
     }
 
@@ -496,7 +517,7 @@ mod tests {
             user(0, 0x8000, UserKind::Any),
             user(0, 0x7000, UserKind::Any),
         ];
-        let (resolved, outcomes) = resolve(&section, 0, own, &users, true);
+        let (resolved, outcomes) = resolve(&section, 0, own, (&users, &Indexes::default()), true);
         use Outcome::{Index, Same};
         assert_eq!(outcomes, [Index(2), Same, Index(3), Index(2)]);
         let mut out = Splices::default();

@@ -142,10 +142,22 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// Reads over a number in LEB128. Most have one byte.
+    #[inline]
+    pub fn skip_leb(&mut self) -> Result<(), Error> {
+        match self.data.get(self.at) {
+            Some(..0x80) if self.at < self.end => {
+                self.at += 1;
+                Ok(())
+            }
+            _ => self.uleb().map(drop),
+        }
+    }
+
     /// A number in SLEB128, which may be longer than it needs to be.
     #[inline]
     pub fn sleb(&mut self) -> Result<i64, Error> {
-        // Distances between lines, which are what is read most, have up to two.
+        // Distances between lines, which are what is read most, have up to three.
         match self.data.get(self.at..self.end) {
             Some([byte @ ..0x80, ..]) => {
                 self.at += 1;
@@ -155,6 +167,12 @@ impl<'d> Reader<'d> {
                 self.at += 2;
                 let both = u16::from(low & 0x7f) | u16::from(*high) << 7;
                 return Ok(i64::from((both << 2) as i16 >> 2));
+            }
+            Some([low, middle, high @ ..0x80, ..]) => {
+                self.at += 3;
+                let two = u32::from(low & 0x7f) | u32::from(middle & 0x7f) << 7;
+                let all = two | u32::from(*high) << 14;
+                return Ok(i64::from((all << 11) as i32 >> 11));
             }
             _ => {}
         }

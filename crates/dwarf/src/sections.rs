@@ -89,9 +89,18 @@ pub struct Sections<'d> {
     give_back: Option<GiveBack<'d>>,
 }
 
+/// Memory that is not needed for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Parts of the sections that were read.
+    Read,
+    /// What was freed: rows of line programs, and what was found in entries, are a large part of all.
+    Freed,
+}
+
 /// See [`Sections::giving_back`].
 #[derive(Clone, Copy)]
-struct GiveBack<'d>(&'d (dyn Fn() + Sync));
+struct GiveBack<'d>(&'d (dyn Fn(Memory) + Sync));
 
 impl fmt::Debug for GiveBack<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,10 +118,10 @@ impl<'d> Sections<'d> {
         }
     }
 
-    /// Says how to give back the memory of what was read so far, for sections that are parts of a mapped file: what is
-    /// needed again is read again. An update reads nearly all of them, once, and needs few pages again. It is called
-    /// now and then, by any thread.
-    pub fn giving_back(mut self, give_back: &'d (dyn Fn() + Sync)) -> Self {
+    /// Says how to give back memory: that of what was read so far, for sections that are parts of a mapped file, where
+    /// what is needed again is read again, and that of what was freed, where the allocator keeps it. An update reads
+    /// nearly all of the sections, once, and needs few pages again. It is called now and then, by any thread.
+    pub fn giving_back(mut self, give_back: &'d (dyn Fn(Memory) + Sync)) -> Self {
         self.give_back = Some(GiveBack(give_back));
         self
     }
@@ -132,16 +141,23 @@ impl<'d> Sections<'d> {
 pub(crate) struct Reading<'d> {
     give_back: Option<GiveBack<'d>>,
     bytes: AtomicU64,
+    /// What is read between two times.
+    between: u64,
 }
 
 impl<'d> Reading<'d> {
-    /// What is read between two times: giving back costs a small part of reading it.
-    const BETWEEN: u64 = 1 << 19;
+    /// The least and the most that is read between two times: giving back costs a small part of reading it.
+    const BETWEEN: (u64, u64) = (1 << 17, 1 << 22);
+    /// How often memory is given back while all is read once.
+    const TIMES: u64 = 16;
 
     pub fn new(sections: &Sections<'d>) -> Self {
+        let all = sections.data.iter().map(|data| data.len() as u64);
+        let (least, most) = Self::BETWEEN;
         Reading {
             give_back: sections.give_back,
             bytes: AtomicU64::new(0),
+            between: (all.sum::<u64>() / Self::TIMES).clamp(least, most),
         }
     }
 
@@ -150,15 +166,22 @@ impl<'d> Reading<'d> {
         let Some(GiveBack(give_back)) = self.give_back else {
             return;
         };
-        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= Self::BETWEEN {
+        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= self.between {
             self.bytes.store(0, Ordering::Relaxed);
-            give_back();
+            give_back(Memory::Read);
+        }
+    }
+
+    /// Much memory was freed.
+    pub fn freed(&self) {
+        if let Some(GiveBack(give_back)) = self.give_back {
+            give_back(Memory::Freed);
         }
     }
 }
 
 /// Changes, by section.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     by_section: [Splices; COUNT],
 }
@@ -194,7 +217,8 @@ mod tests {
     #[test]
     fn memory_is_given_back_after_each_part_that_was_read() {
         let calls = AtomicU64::new(0);
-        let give_back = || {
+        let give_back = |what| {
+            assert_eq!(what, Memory::Read);
             calls.fetch_add(1, Ordering::Relaxed);
         };
         let sections = Sections::default().giving_back(&give_back);
@@ -203,7 +227,7 @@ mod tests {
             reading.done(bytes);
             calls.load(Ordering::Relaxed)
         };
-        let third = Reading::BETWEEN / 3 + 1;
+        let third = Reading::BETWEEN.0 / 3 + 1;
         assert_eq!([third; 7].map(after), [0, 0, 1, 1, 1, 2, 2]);
         assert_eq!(after(u64::from(u32::MAX)), 3);
         // Sections in memory of their own.

@@ -13,7 +13,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::abbrev::{Declaration, Table};
+use crate::abbrev::{Declaration, Step, Table};
 use crate::forms::{self, Encoding};
 use crate::names::{at, form};
 use crate::pool::Pool;
@@ -286,18 +286,75 @@ impl<'a, 'd> Entries<'a, 'd> {
 
     /// Entries of a unit from one on; depths are counted from there.
     pub fn at(unit: &Unit, table: &'a Table<'a>, data: &'d [u8], at: usize) -> Self {
+        Self::part(unit, table, data, &(at..unit.end), 0)
+    }
+
+    /// Entries of a part of a unit; the first is inside of so many others.
+    pub fn part(
+        unit: &Unit,
+        table: &'a Table<'a>,
+        data: &'d [u8],
+        part: &Range<usize>,
+        depth: u32,
+    ) -> Self {
         Entries {
             table,
             reader: Reader {
                 data,
-                at,
-                end: unit.end,
+                at: part.start,
+                end: part.end,
                 section: unit.section.name(),
             },
             encoding: unit.encoding,
-            depth: 0,
+            depth,
             count: 0,
         }
+    }
+
+    /// Where entries right below the root begin that are at least so many bytes apart from each other and from the
+    /// root.
+    pub fn cuts(mut self, apart: usize) -> Result<Vec<usize>, Error> {
+        let mut out = Vec::new();
+        let mut last = self.reader.at;
+        while !self.reader.is_empty() {
+            let start = self.reader.at;
+            let code = self.reader.uleb()?;
+            if code == 0 {
+                self.depth = self.depth.saturating_sub(1);
+                continue;
+            }
+            let Some(declaration) = self.table.get(code) else {
+                return Err(self.unknown(start, code));
+            };
+            if self.depth == 1 && start - last >= apart {
+                out.push(start);
+                last = start;
+            }
+            self.depth += u32::from(declaration.children);
+            for step in self.table.steps(declaration) {
+                self.reader.skip(step.skip.into())?;
+                self.skip_value(step)?;
+            }
+            self.reader.skip(declaration.rest.into())?;
+        }
+        Ok(out)
+    }
+
+    /// Reads over the value of an attribute. Gives its form, which is never `indirect`, and where the value is.
+    #[inline(always)]
+    fn skip_value(&mut self, step: &Step) -> Result<(u16, usize), Error> {
+        let (mut f, mut from) = (step.form, self.reader.at);
+        match step.size {
+            Some(size) => self.reader.skip(size.into())?,
+            None => {
+                while f == form::INDIRECT {
+                    f = u16::try_from(self.reader.uleb()?).unwrap_or(0);
+                    from = self.reader.at;
+                }
+                forms::skip(&mut self.reader, f, self.encoding)?;
+            }
+        }
+        Ok((f, from))
     }
 
     /// The next entry; `None` at the unit's end. Ends of lists of children are passed over.
@@ -352,17 +409,7 @@ impl<'a, 'd> Entries<'a, 'd> {
             self.count += 1;
             for step in self.table.steps(declaration) {
                 self.reader.skip(step.skip.into())?;
-                let (mut f, mut from) = (step.form, self.reader.at);
-                match step.size {
-                    Some(size) => self.reader.skip(size.into())?,
-                    None => {
-                        while f == form::INDIRECT {
-                            f = u16::try_from(self.reader.uleb()?).unwrap_or(0);
-                            from = self.reader.at;
-                        }
-                        forms::skip(&mut self.reader, f, self.encoding)?;
-                    }
-                }
+                let (f, from) = self.skip_value(step)?;
                 if step.name != 0 {
                     attributes.push(Attribute {
                         name: step.name,

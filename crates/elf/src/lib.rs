@@ -11,6 +11,7 @@ pub mod debug_file;
 pub mod elf;
 mod error;
 mod leb128;
+pub mod memory;
 pub mod moves;
 pub mod names;
 pub mod note;

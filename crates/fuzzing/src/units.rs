@@ -12,7 +12,10 @@
 use std::ops::Range;
 
 use arbitrary::{Result, Unstructured};
-use postlink_dwarf::{AddressMap, EntryBlock, Loss, MapParts, Run, Section, Sections, update};
+use postlink_dwarf::{
+    AddressMap, EntryBlock, Error, Loss, MapParts, Run, Section, Sections, Update, update,
+    update_in_parts,
+};
 use postlink_verify::debug::{CodeMap, CodeMapParts, MovedRun};
 
 /// Made-up debug information and a map for it.
@@ -507,7 +510,18 @@ pub fn check(units: &Units) {
     let Ok(map) = AddressMap::new(units.map.clone()) else {
         return;
     };
-    let done = match update(&sections, &map) {
+    let done = update(&sections, &map);
+    // However entries are cut.
+    for part in [1, 40, usize::MAX] {
+        let other = update_in_parts(&sections, &[], &map, Some(part));
+        let shown = |of: &std::result::Result<Update, Error>| {
+            let of = of.as_ref();
+            of.map(|u| (u.changes.clone(), u.stale.clone(), u.report.clone()))
+                .map_err(Error::clone)
+        };
+        assert_eq!(shown(&other), shown(&done), "in parts of {part}");
+    }
+    let done = match done {
         Ok(done) => done,
         Err(error) => {
             assert!(units.damaged, "{error}");

@@ -306,7 +306,7 @@ fn prove_written<'a>(
     input.elf.release();
     // For the first output all functions were analysed; a further one needs little.
     if before.is_none() {
-        release_memory();
+        postlink_elf::memory::give_back_freed();
     }
     let options = postlink_verify::Options::default();
     let keep = match proof.refuse {
@@ -418,16 +418,6 @@ pub fn poison(output: &Path, bodies: &[postlink_rewrite::stress::OldBody]) -> Re
     }
     drop(written);
     std::fs::write(output, bytes).with_context(|| output.display().to_string())
-}
-
-/// Gives memory that was freed back to the system, where the allocator does not do so by itself: checking
-/// needs little, and what rewriting needed would stay beside it.
-fn release_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it takes no pointers and may be called at any time.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 /// Has an output checked against its input.

@@ -5,8 +5,12 @@
 //! |---|---|
 //! | lua, sqlite | by gcc and clang, DWARF 4 and 5, one of them split |
 //! | ripgrep, postlink itself | by rustc, `debug=2` |
+//! | postlink itself once more | by rustc, `debug=1`: lines and inlined functions, as the target for Rust programs has it |
 //! | with `--large`: cppcheck, once and many times in one program | by clang, DWARF 5: C++, as much code as clang |
 //! | others | `--file PROGRAM PROFILE`, for instance a clang that was built with `-g` |
+//!
+//! The report ends with the targets, and what was measured of them. What stands in the file from the heading [`KEPT`]
+//! on is kept: it explains the design, and is written by hand.
 //!
 //! Each tool optimises with the same profile with and without debug information; what it costs is the difference. None
 //! of them checks what it made; postlink is measured once more with its proof, which covers debug information. Rows,
@@ -32,6 +36,16 @@ use crate::text::grouped;
 /// How long `llvm-dwarfdump --verify` may take.
 const VERIFY_LIMIT: Duration = Duration::from_secs(60);
 const DWARFDUMP: &str = "llvm-dwarfdump-19";
+
+/// Begins the part of the report that is not written here.
+const KEPT: &str = "## Why it is as it is";
+
+/// What updating a program may add: seconds by the clock, and megabytes, with two processors.
+const TARGETS: [(&str, f64, f64); 3] = [
+    ("sqlite-clang-5", 0.03, 10.0),
+    ("postlink-rustc-lines", 0.3, 80.0),
+    ("cppcheck-x24", 4.0, 600.0),
+];
 
 /// A tool that optimises.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,6 +91,8 @@ struct Wishes {
     large: bool,
     /// Gigabytes of address space that llvm-bolt may take: without a bound it takes the machine with it.
     bolt_memory: u64,
+    /// Bytes of a program from which on postlink is measured alone, and without its proof.
+    alone: u64,
     /// A command in front of all that is measured, such as `taskset -c 1`.
     pin: Vec<String>,
     output: PathBuf,
@@ -91,6 +107,7 @@ impl Wishes {
             runs: 5,
             large: false,
             bolt_memory: 16,
+            alone: u64::MAX,
             pin: Vec::new(),
             output: super::root()?.join("bench/debug.md"),
             postlink: None,
@@ -110,6 +127,10 @@ impl Wishes {
                 "--bolt-memory" => {
                     wishes.bolt_memory =
                         value()?.parse().context("--bolt-memory needs gigabytes")?;
+                }
+                "--alone" => {
+                    let megabytes: u64 = value()?.parse().context("--alone needs megabytes")?;
+                    wishes.alone = megabytes << 20;
                 }
                 "--processor" => {
                     wishes.pin = ["taskset", "-c", value()?].map(str::to_owned).to_vec();
@@ -239,9 +260,9 @@ fn count(
     Ok(ended.then_some(number))
 }
 
-/// Whether what a program's debug information describes is counted: not if that is of hundreds of megabytes.
+/// Whether what a program's debug information describes is counted: not if it takes minutes.
 fn is_counted(program: &Path) -> bool {
-    const LARGEST: u64 = 500 << 20;
+    const LARGEST: u64 = 100 << 20;
     fs::metadata(program).is_ok_and(|m| m.len() < LARGEST)
 }
 
@@ -567,14 +588,22 @@ fn profile(
     Ok((profile, data))
 }
 
-/// A row for a tool.
+/// What was measured of a tool.
+struct Measured {
+    row: String,
+    /// What the update adds: seconds by the clock, bytes of memory.
+    added: (f64, f64),
+}
+
+/// A row for a tool. `proved`: also with a proof of the output.
 fn row(
     tool: Tool,
     (tools, wishes): (&Tools, &Wishes),
     subject: &Subject,
     (profiles, before): ((&Path, &Path), &Described),
     (folder, end): (&Path, &mut String),
-) -> Result<String> {
+    proved: bool,
+) -> Result<Measured> {
     let output = folder.join(format!("{}.{}", subject.name, tool.name()));
     let both = |prove: bool| -> Result<[(f64, f64, f64); 2]> {
         let mut runs = [Vec::new(), Vec::new()];
@@ -592,10 +621,11 @@ fn row(
         Ok(runs.map(|runs| medians(&runs)))
     };
     let proved = match tool {
-        Tool::Postlink => {
+        Tool::Postlink if proved => {
             let [a, b] = both(true)?;
             format!("{:+.2} s, {:+.0} MB", b.1 - a.1, (b.2 - a.2) / 1e6)
         }
+        Tool::Postlink => "not measured".to_owned(),
         Tool::Bolt(_) => "none".to_owned(),
     };
     let [a, b] = both(false)?;
@@ -616,12 +646,12 @@ fn row(
         _ if before.rows == 0 => "not counted".to_owned(),
         _ => "no end".to_owned(),
     };
-    if tool == Tool::Postlink && subject.name.starts_with("postlink") {
+    if tool == Tool::Postlink && subject.name == "postlink-rustc" {
         *end += &compare_transcripts(&subject.program, &output, folder)?;
     }
     fs::remove_file(&output).context("the output")?;
-    Ok(format!(
-        "| {} | {} | {:.2} {:+.2} s | {:+.2} s | {:.0} {:+.0} MB | {proved} | {size} | {} | {} | {} | {errors} |\n",
+    let row = format!(
+        "| {} | {} | {:.2} {:+.3} s | {:+.2} s | {:.0} {:+.0} MB | {proved} | {size} | {} | {} | {} | {errors} |\n",
         subject.name,
         tool.name(),
         a.0,
@@ -632,7 +662,42 @@ fn row(
         kept(after.rows, before.rows),
         kept(after.scopes, before.scopes),
         kept(after.covered, before.covered),
-    ))
+    );
+    let added = (b.0 - a.0, b.2 - a.2);
+    Ok(Measured { row, added })
+}
+
+/// The targets, with what was measured of them.
+fn targets(added: &[(String, (f64, f64))]) -> String {
+    let mut out = String::from(
+        "\nTargets (what the update adds by the clock and in memory):\n\n| program | target | measured |\n|---|--:|--:|\n",
+    );
+    for (program, seconds, megabytes) in TARGETS {
+        let found = added.iter().find(|(name, _)| name == program);
+        let measured = match found {
+            Some((_, (time, memory))) => {
+                let met = |is: f64, limit: f64| if is <= limit { "met" } else { "missed" };
+                let memory = memory / 1e6;
+                format!(
+                    "{time:.3} s ({}), {memory:.0} MB ({})",
+                    met(*time, seconds),
+                    met(memory, megabytes)
+                )
+            }
+            None => "not measured".to_owned(),
+        };
+        out += &format!("| {program} | {seconds} s, {megabytes} MB | {measured} |\n");
+    }
+    out
+}
+
+/// What is kept of the report that is there.
+fn kept_text(output: &Path) -> String {
+    let before = fs::read_to_string(output).unwrap_or_default(); // there may be none
+    let kept = before.find(&format!("\n{KEPT}\n"));
+    kept.and_then(|at| before.get(at..))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The job.
@@ -642,6 +707,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let tools = Tools::at(wishes.postlink.as_deref())?;
     let corpus = super::programs::corpus()?;
     let folder = tempfile::tempdir().context("a folder for outputs")?;
+    let kept = kept_text(&wishes.output);
     let cores = std::thread::available_parallelism()?;
     let pin = match &wishes.pin[..] {
         [.., processor] => format!(", all on processor {processor} alone"),
@@ -654,7 +720,7 @@ Written by `cargo xtask bench debug`{} ({}; {}): {} runs of each tool in turn, w
 run without, and what the update adds to it: medians (of one run of each where that takes longer than {} s). Processor time is the addition alone. llvm-bolt may have {} GB. Rows, scopes
 and bytes of code with a known place of a variable are counted by {DWARFDUMP}, as shares of the input's (rows: old code that is still there counts for tools that keep it); errors
 are those of `--verify` beyond the input's, *no end*: it did not end within {} s for the input or the output. postlink checks nothing here (`--no-verify`), as llvm-bolt does not;
-*with its proof* is what the update adds, in processor time and memory, where it does check, as it does unless told otherwise.
+*with its proof* is what the update adds, in processor time and memory, where it does check, as it does unless told otherwise.{}
 
 | program | tool | time | processor time | memory | with its proof | size | rows | scopes | places | errors |
 |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
@@ -666,8 +732,15 @@ are those of `--verify` beyond the input's, *no end*: it did not end within {} s
         super::LONG.as_secs(),
         wishes.bolt_memory,
         VERIFY_LIMIT.as_secs(),
+        match wishes.alone {
+            u64::MAX => String::new(),
+            bytes => format!(
+                "\nOf programs of more than {} MB postlink is measured alone, without its proof.",
+                bytes >> 20
+            ),
+        },
     );
-    let (mut end, mut inputs) = (String::new(), String::new());
+    let (mut end, mut inputs, mut added) = (String::new(), String::new(), Vec::new());
     for subject in subjects(&wishes, &corpus, tools.program())? {
         eprintln!("{}", subject.name);
         let before = described(&subject.program, true)?;
@@ -682,21 +755,33 @@ are those of `--verify` beyond the input's, *no end*: it did not end within {} s
         );
         let profiles = profile(&subject, &tools, &corpus, folder.path())?;
         let profiles = (&*profiles.0, &*profiles.1);
+        let alone = size > wishes.alone;
         for tool in ALL {
+            if alone && tool != Tool::Postlink {
+                continue;
+            }
             let place = (folder.path(), &mut end);
             let with = (&tools, &wishes);
-            let made = row(tool, with, &subject, (profiles, &before), place);
-            text += &made.unwrap_or_else(|error| {
-                let why = format!("{error:#}").replace('|', "/");
-                format!(
-                    "| {} | {} | {why} | | | | | | | | |\n",
-                    subject.name,
-                    tool.name()
-                )
-            });
+            match row(tool, with, &subject, (profiles, &before), place, !alone) {
+                Ok(measured) => {
+                    text += &measured.row;
+                    if tool == Tool::Postlink {
+                        added.push((subject.name.clone(), measured.added));
+                    }
+                }
+                Err(error) => {
+                    let why = format!("{error:#}").replace('|', "/");
+                    text += &format!(
+                        "| {} | {} | {why} | | | | | | | | |\n",
+                        subject.name,
+                        tool.name()
+                    );
+                }
+            }
         }
         // What was measured stays if a later program stops the run.
-        fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
+        fs::write(&wishes.output, text.clone() + &kept)
+            .with_context(|| wishes.output.display().to_string())?;
     }
     text += "\nInputs:\n\n| program | file | debug information | rows | scopes |\n|---|--:|--:|--:|--:|\n";
     text += &inputs;
@@ -709,6 +794,8 @@ Transcripts of debuggers that stop in postlink itself, show frames and variables
 ";
         text += &end;
     }
+    text += &targets(&added);
+    text += &kept;
     fs::write(&wishes.output, &text).with_context(|| wishes.output.display().to_string())?;
     println!("{text}");
     Ok(true)

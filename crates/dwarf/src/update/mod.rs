@@ -2,7 +2,7 @@
 //!
 //! | pass | by | makes |
 //! |---|---|---|
-//! | 1 | unit, in parallel | patches, conversions, new lists, users of pools ([`crate::walk`]) |
+//! | 1 | unit or part of one, in parallel | patches, conversions, new lists, users of pools ([`crate::walk`]) |
 //! | 2 | line program, in parallel, beside 1 | what changes in programs ([`crate::line`]) |
 //! | 3 | pool | values of entries, and who must do without ([`crate::pool`]) |
 //! | 4 | table | alternate abbreviations ([`crate::abbrev`]) |
@@ -78,9 +78,24 @@ pub fn update_split(
     files: &[SplitFile<'_>],
     map: &AddressMap,
 ) -> Result<Update, Error> {
+    update_in_parts(sections, files, map, None)
+}
+
+/// The same, for tests: units are cut into parts of at least so many bytes, not of as many as suits the threads.
+///
+/// # Errors
+///
+/// Like [`update_split`].
+#[doc(hidden)]
+pub fn update_in_parts(
+    sections: &Sections<'_>,
+    files: &[SplitFile<'_>],
+    map: &AddressMap,
+    part: Option<usize>,
+) -> Result<Update, Error> {
     let mut passed = Passed::default();
     loop {
-        match attempt(sections, files, map, &passed)? {
+        match attempt(sections, files, map, (&passed, part))? {
             Attempt::Done(update) => return Ok(*update),
             // Few rounds: those of one round are all found in it.
             Attempt::Without(more) => {
@@ -110,9 +125,11 @@ fn sets<'a, 'd>(
     sections: &Sections<'d>,
     files: &'d [SplitFile<'_>],
     map: &'a AddressMap,
+    part: Option<usize>,
 ) -> Result<(Vec<Shared<'a, 'd>>, Passed), Error> {
     let mut failed = Passed::new();
     let mut out = vec![Shared::new(*sections, map)?];
+    let part = part.or_else(|| part_of(sections, files));
     let version = split::version_of(files);
     for (i, file) in files.iter().enumerate() {
         if file.version() != version {
@@ -131,7 +148,22 @@ fn sets<'a, 'd>(
         });
         out.push(shared?);
     }
+    out.iter_mut().for_each(|shared| shared.part = part);
     Ok((out, failed))
+}
+
+/// Bytes of a part of a unit, if units are to be cut: several for each thread, and none so small that putting them
+/// together takes longer than it saves.
+fn part_of(sections: &Sections<'_>, files: &[SplitFile<'_>]) -> Option<usize> {
+    const LEAST: usize = 32 << 10;
+    const PARTS_PER_THREAD: usize = 8;
+    let threads = rayon::current_num_threads();
+    let entries = |s: &Sections<'_>| s.get(Section::Info).len() + s.get(Section::Types).len();
+    let others = files
+        .iter()
+        .map(|file| entries(&file.with_program(sections)));
+    let all = entries(sections) + others.sum::<usize>();
+    (threads > 1).then(|| LEAST.max(all / (PARTS_PER_THREAD * threads)))
 }
 
 /// Updates all units but those that stay as they are.
@@ -139,9 +171,9 @@ fn attempt(
     sections: &Sections<'_>,
     files: &[SplitFile<'_>],
     map: &AddressMap,
-    passed: &Passed,
+    (passed, part): (&Passed, Option<usize>),
 ) -> Result<Attempt, Error> {
-    let (sets, mut failed) = sets(sections, files, map)?;
+    let (sets, mut failed) = sets(sections, files, map, part)?;
     failed.extend(passed.clone());
     let reading = Reading::new(sections);
     let Walked {
@@ -186,6 +218,7 @@ fn attempt(
     if !more.is_empty() {
         return Ok(Attempt::Without(more));
     }
+    reading.freed();
     let (outcomes, more) = job.pools(&mut plans)?;
     if !more.is_empty() {
         return Ok(Attempt::Without(more));
@@ -204,6 +237,8 @@ fn attempt(
     for plan in &plans {
         job.report.add(&plan.report);
     }
+    drop((plans, outcomes, additions, places));
+    reading.freed();
     let mut changes = std::mem::take(&mut job.changes).into_iter();
     let updated: BTreeSet<usize> = units.iter().map(|u| u.set).collect();
     Ok(Attempt::Done(Box::new(Update {
@@ -379,6 +414,8 @@ impl<'d> Job<'_, 'd> {
                     plan,
                     &places,
                 );
+                // What is written of all units is in memory next.
+                (plan.patches, plan.conversions) = Default::default();
                 self.reading.done(unit.len());
                 progress::did();
                 pieces

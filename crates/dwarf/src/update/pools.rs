@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::{Job, Passed};
 use crate::Error;
 use crate::abbrev::{Additions, Demand};
+use crate::by_index::Indexes;
 use crate::finish;
 use crate::names::at;
 use crate::pool::{self, Contribution, Outcome, Reach, Resolved, User};
@@ -25,6 +26,8 @@ struct UsedPool<'a> {
     units: &'a [usize],
     /// What these want of it.
     users: Cow<'a, [User]>,
+    /// Other entries that they name.
+    named: &'a Indexes,
     reach: Reach,
 }
 
@@ -36,27 +39,30 @@ impl Job<'_, '_> {
     ) -> Result<(Vec<Vec<Outcome>>, Passed), Error> {
         let mut of_pool: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (i, root) in self.roots.iter().enumerate() {
-            if let Some(base) = root.addr_base.filter(|_| !plans[i].users.is_empty()) {
+            if let Some(base) = root.addr_base.filter(|_| plans[i].uses_pool()) {
                 of_pool.entry(base).or_default().push(i);
             }
         }
         let section = self.program().get(Section::Addr);
+        let none = Indexes::default();
         let pools: Vec<UsedPool<'_>> = of_pool
             .par_iter()
             .map(|(base, units)| {
-                let users: Cow<'_, [User]> = match units[..] {
-                    [only] => Cow::Borrowed(&plans[only].users),
-                    _ => units
-                        .iter()
-                        .flat_map(|i| plans[*i].users.iter().copied())
-                        .collect(),
+                let (users, named): (Cow<'_, [User]>, &Indexes) = match units[..] {
+                    [only] => (Cow::Borrowed(&plans[only].users), &plans[only].named),
+                    // Those that share a pool have users for all.
+                    _ => {
+                        let users = units.iter().flat_map(|i| plans[*i].users.iter().copied());
+                        (users.collect(), &none)
+                    }
                 };
                 let own = self.extents.of(section, *base);
                 UsedPool {
                     base: *base,
                     units,
-                    reach: Reach::new(section, *base, own, &users),
+                    reach: Reach::new(section, *base, own, (&users, named)),
                     users,
+                    named,
                 }
             })
             .collect();
@@ -74,7 +80,8 @@ impl Job<'_, '_> {
                 };
                 let all_known = pool.units.iter().all(is_known);
                 let (base, own) = (pool.base, pool.reach.own);
-                let resolved = pool::resolve(section, base, own, &pool.users, all_known);
+                let users = (&*pool.users, pool.named);
+                let resolved = pool::resolve(section, base, own, users, all_known);
                 (base, own, resolved)
             })
             .collect();
@@ -164,6 +171,8 @@ impl Job<'_, '_> {
         plan: &mut Plan,
         outcomes: &[Outcome],
     ) -> Result<(), Error> {
+        // They are of no use any more.
+        (plan.users, plan.named) = Default::default();
         for scope in std::mem::take(&mut plan.indexed) {
             if outcomes.get(scope.user as usize) != Some(&Outcome::Without) {
                 continue;

@@ -301,7 +301,7 @@ pub(super) fn without_headers(
     let section = sections.get(Section::Addr);
     let mut out = Passed::new();
     for ((unit, root), plan) in units.iter().zip(roots).zip(plans) {
-        let base = root.addr_base.filter(|_| !plan.users.is_empty());
+        let base = root.addr_base.filter(|_| plan.uses_pool());
         if let Some(base) = base.filter(|base| extents.of(section, *base).is_none()) {
             let what = "no contribution begins in front of these addresses, and another unit cannot be updated";
             let error = Error::new(Section::Addr.name(), base, what);

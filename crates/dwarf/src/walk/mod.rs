@@ -7,8 +7,9 @@
 //! all units with the same table are known. Indexes into address pools are noted as users, and decided for
 //! all units of a pool at once.
 //!
-//! Nothing here depends on other units, so units are walked in parallel.
+//! Nothing here depends on other units, so units are walked in parallel, and large ones in [parts].
 
+mod parts;
 mod places;
 mod scopes;
 
@@ -124,6 +125,9 @@ pub(crate) struct Plan {
     pub patches: Vec<Patch>,
     pub conversions: Vec<Conversion>,
     pub users: Vec<User>,
+    /// Entries of the pool that something names and that keep their values, if the unit has a pool of its own: these
+    /// have no users.
+    pub named: Indexes,
     pub indexed: Vec<IndexedScope>,
     pub ranges: NewLists,
     pub locations: NewLists,
@@ -143,19 +147,17 @@ impl Plan {
             }
         }
         const GONE: u32 = u32::MAX;
-        let mut seen = Indexes::default();
         let mut numbers = Vec::with_capacity(self.users.len());
         let mut left = 0;
-        self.users.retain_mut(|user| {
+        let named = &mut self.named;
+        self.users.retain(|user| {
             let counts = user.kind == UserKind::Any || changes.contains(user.index());
             numbers.push(if counts { left } else { GONE });
             if !counts {
-                // The entry goes on being used.
-                user.kind = UserKind::Keep;
+                named.insert(user.index());
             }
-            let stays = counts || seen.insert(user.index());
-            left += u32::from(stays);
-            stays
+            left += u32::from(counts);
+            counts
         });
         let number = |user: &u32| numbers.get(*user as usize).copied().filter(|n| *n != GONE);
         self.patches.retain_mut(|patch| match &mut patch.number {
@@ -177,11 +179,36 @@ impl Plan {
         Ok(())
     }
 
+    /// Forgets everything, but keeps the memory for it.
+    fn clear(&mut self) {
+        self.patches.clear();
+        self.conversions.clear();
+        self.users.clear();
+        self.named.clear();
+        self.indexed.clear();
+        self.covers.clear();
+        self.report = Report::default();
+        for lists in [&mut self.ranges, &mut self.locations] {
+            lists.bytes.clear();
+            lists.slots.clear();
+            lists.new_slots.clear();
+            lists.home = None;
+            lists.indexes.clear();
+            lists.known.clear();
+        }
+    }
+
+    /// Whether anything names an entry of its pool.
+    pub fn uses_pool(&self) -> bool {
+        !self.users.is_empty() || self.named.highest().is_some()
+    }
+
     /// Gives back memory: plans of all units are there together.
     fn shrink(&mut self) {
         self.patches.shrink_to_fit();
         self.conversions.shrink_to_fit();
         self.users.shrink_to_fit();
+        self.named.shrink_to_fit();
         self.indexed.shrink_to_fit();
         for lists in [&mut self.ranges, &mut self.locations] {
             lists.known = Ascending::default(); // it is of use to the walk alone
@@ -198,6 +225,8 @@ pub(crate) struct Shared<'a, 'd> {
     pub map: &'a AddressMap,
     pub rnglists: Vec<Contribution>,
     pub loclists: Vec<Contribution>,
+    /// Bytes of a part of a unit that is walked by itself; `None`: units are not cut.
+    pub part: Option<usize>,
 }
 
 impl<'a, 'd> Shared<'a, 'd> {
@@ -209,6 +238,7 @@ impl<'a, 'd> Shared<'a, 'd> {
             map,
             rnglists: read(Section::Rnglists)?,
             loclists: read(Section::Loclists)?,
+            part: None,
         })
     }
 }
@@ -221,46 +251,7 @@ pub(crate) fn walk(
     root: &Root,
     reading: &Reading<'_>,
 ) -> Result<Plan, Error> {
-    let addresses = if root.is_split && root.addr_base.is_none() {
-        &[]
-    } else {
-        shared.sections.get(Section::Addr)
-    };
-    let pool = Pool {
-        section: addresses,
-        base: root.addr_base,
-    };
-    let mut walk = Walk {
-        shared,
-        unit,
-        root,
-        values: Values {
-            data: shared.sections.get(unit.section),
-            section: unit.section.name(),
-            pool,
-        },
-        plan: Plan::default(),
-        kept: Indexes::default(),
-        lists_by_index: None,
-        outer: Vec::new(),
-        stays: Stays::default(),
-        list: List::default(),
-        pieces: Vec::new(),
-        new_list: Vec::new(),
-    };
-    if unit.encoding.version == 5 {
-        let home = |all: &[Contribution], base: Option<u64>| {
-            contribution::holding(all, base?.checked_sub(1)?)
-        };
-        walk.plan.ranges.home = home(&shared.rnglists, root.rnglists_base);
-        walk.plan.locations.home = home(&shared.loclists, root.loclists_base);
-        let home = walk
-            .plan
-            .locations
-            .home
-            .and_then(|i| shared.loclists.get(i));
-        walk.lists_by_index = home.filter(|c| c.ascends && root.loclists_base == Some(c.base));
-    }
+    let mut walk = Walk::new(shared, unit, table, root);
     if let Some((at, old)) = root.split_id {
         walk.plan.patches.push(Patch {
             at: walk.relative(at),
@@ -269,20 +260,10 @@ pub(crate) fn walk(
             number: Number::Known(split::new_id(old, shared.map)),
         });
     }
-    let entries = Entries::of(unit, table, walk.values.data);
-    // What entries lead to is read as well: memory is given back within a large unit.
-    let mut done = unit.start;
-    let count = entries.for_each(|entry| {
-        const PART: usize = 128 << 10;
-        if entry.end - done >= PART {
-            reading.done((entry.end - done) as u64);
-            done = entry.end;
-        }
-        walk.entry(entry)
-    })?;
-    reading.done((unit.end - done) as u64);
+    let parts = parts::cut(&walk);
+    parts::walk(&mut walk, &parts, reading)?;
     let mut plan = walk.plan;
-    (plan.report.units, plan.report.entries) = (1, count);
+    plan.report.units = 1;
     if root.has_own_pool {
         plan.forget_unchanged(&walk.values.pool)?;
     }
@@ -293,6 +274,7 @@ pub(crate) fn walk(
 struct Walk<'a, 'd> {
     shared: &'a Shared<'a, 'd>,
     unit: &'a Unit,
+    table: &'a Table<'a>,
     root: &'a Root,
     values: Values<'d>,
     plan: Plan,
@@ -308,6 +290,89 @@ struct Walk<'a, 'd> {
     list: List<Location<'d>>,
     pieces: Vec<Range<u64>>,
     new_list: Vec<Location<'d>>,
+}
+
+impl<'a, 'd> Walk<'a, 'd> {
+    fn new(
+        shared: &'a Shared<'a, 'd>,
+        unit: &'a Unit,
+        table: &'a Table<'a>,
+        root: &'a Root,
+    ) -> Self {
+        let addresses = if root.is_split && root.addr_base.is_none() {
+            &[]
+        } else {
+            shared.sections.get(Section::Addr)
+        };
+        let mut walk = Walk {
+            shared,
+            unit,
+            table,
+            root,
+            values: Values {
+                data: shared.sections.get(unit.section),
+                section: unit.section.name(),
+                pool: Pool {
+                    section: addresses,
+                    base: root.addr_base,
+                },
+            },
+            plan: Plan::default(),
+            kept: Indexes::default(),
+            lists_by_index: None,
+            outer: Vec::new(),
+            stays: Stays::default(),
+            list: List::default(),
+            pieces: Vec::new(),
+            new_list: Vec::new(),
+        };
+        walk.start_again();
+        walk
+    }
+
+    /// Goes on as if nothing had been visited, with nothing found.
+    fn start_again(&mut self) {
+        self.plan.clear();
+        self.kept.clear();
+        self.outer.clear();
+        if self.unit.encoding.version == 5 {
+            let home = |all: &[Contribution], base: Option<u64>| {
+                contribution::holding(all, base?.checked_sub(1)?)
+            };
+            let (shared, root) = (self.shared, self.root);
+            self.plan.ranges.home = home(&shared.rnglists, root.rnglists_base);
+            self.plan.locations.home = home(&shared.loclists, root.loclists_base);
+            let home = self
+                .plan
+                .locations
+                .home
+                .and_then(|i| shared.loclists.get(i));
+            self.lists_by_index = home.filter(|c| c.ascends && root.loclists_base == Some(c.base));
+        }
+    }
+
+    /// Visits the entries of a part of the unit; the first is inside of so many others.
+    fn entries(
+        &mut self,
+        part: &Range<usize>,
+        depth: u32,
+        reading: &Reading<'_>,
+    ) -> Result<(), Error> {
+        let entries = Entries::part(self.unit, self.table, self.values.data, part, depth);
+        // What entries lead to is read as well: memory is given back within a large unit.
+        let mut done = part.start;
+        let count = entries.for_each(|entry| {
+            const PART: usize = 64 << 10;
+            if entry.end - done >= PART {
+                reading.done((entry.end - done) as u64);
+                done = entry.end;
+            }
+            self.entry(entry)
+        })?;
+        reading.done((part.end - done) as u64);
+        self.plan.report.entries += count;
+        Ok(())
+    }
 }
 
 impl Walk<'_, '_> {

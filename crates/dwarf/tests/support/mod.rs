@@ -240,6 +240,14 @@ impl Loaded {
 pub fn update_and_check(old: &Loaded, parts: &MapParts) -> (Update, DebugReport) {
     let map = AddressMap::new(parts.clone()).unwrap();
     let update = postlink_dwarf::update(&old.sections(), &map).unwrap();
+    // However entries are cut.
+    for part in [1, 200] {
+        let other = postlink_dwarf::update_in_parts(&old.sections(), &[], &map, Some(part));
+        let other = other.unwrap();
+        assert_eq!(other.report, update.report, "in parts of {part}");
+        let same = other.changes == update.changes;
+        assert!(same, "in parts of {part} other bytes");
+    }
     let info = old.get(".debug_info").len() as u64;
     assert_eq!(update.changes.get(Section::Info).new_len(info), info);
     let new = old.updated(&update);

@@ -129,6 +129,8 @@ pub(super) struct Units<'a, 'd> {
     /// The map, for addresses that are near to each other, and memory for an image, which anything may be in.
     pub near: Cursor<'a>,
     pub image: Vec<Range<u64>>,
+    /// Memory for the location lists in hand.
+    pub lists: [Vec<places::Place<'d>>; 2],
 }
 
 /// Entries of both files.
@@ -136,6 +138,8 @@ pub(super) struct Entries<'a, 'd> {
     pub old: &'a DebuggingInformationEntry<Slice<'d>>,
     pub new: &'a DebuggingInformationEntry<Slice<'d>>,
     pub is_root: bool,
+    /// If both have the same bytes, with the same meaning: which attributes may say something else all the same.
+    pub moving: Option<&'a [bool]>,
 }
 
 impl Units<'_, '_> {
@@ -184,6 +188,7 @@ fn readable_unit<'d>(both: &Both<'d>, (a, b): Pair<'d>) -> DebugReport {
         start,
         near: both.map.cursor(),
         image: Vec::new(),
+        lists: Default::default(),
     };
     if let Err(e) = entries(&mut units) {
         units.report.fail(format!("unit at {start:#x}: {e}"));
@@ -231,20 +236,31 @@ pub(super) fn entries(units: &mut Units<'_, '_>) -> gimli::Result<()> {
             }
         }
         let offset = Some(UnitOffset(first.0 + at));
-        let (mut a, mut b) = (of_old.entries_raw(offset)?, of_new.entries_raw(offset)?);
-        let are_there = (a.read_entry(&mut old)?, b.read_entry(&mut new)?);
-        let next = (a.next_offset(), b.next_offset());
+        let mut a = of_old.entries_raw(offset)?;
+        let is_there = a.read_entry(&mut old)?;
+        let end = a.next_offset();
+        let moving = plain.same(at, end.0 - first.0).filter(|_| is_there);
+        // What has the same bytes and the same meaning need not be read twice.
+        let (other, are_there, next) = match moving {
+            Some(_) => (&old, (true, true), (end, end)),
+            None => {
+                let mut b = of_new.entries_raw(offset)?;
+                let is_in_new = b.read_entry(&mut new)?;
+                (&new, (is_there, is_in_new), (end, b.next_offset()))
+            }
+        };
         let entry = Entries {
             old: &old,
-            new: &new,
+            new: other,
             is_root,
+            moving,
         };
         match are_there {
             (true, true) => {
                 units.report.entries += 1;
-                let same = (old.tag(), old.has_children()) == (new.tag(), new.has_children());
+                let same = (old.tag(), old.has_children()) == (other.tag(), other.has_children());
                 if !same {
-                    units.fail(&entry, format!("its tag is {} now", new.tag()));
+                    units.fail(&entry, format!("its tag is {} now", other.tag()));
                     return Ok(());
                 }
                 attributes(units, &entry)?;
@@ -278,6 +294,16 @@ fn is_of_scope(name: DwAt) -> bool {
 
 /// Compares all attributes but those of the scope.
 fn attributes<'d>(units: &mut Units<'_, 'd>, entry: &Entries<'_, 'd>) -> gimli::Result<()> {
+    if let Some(moving) = entry.moving {
+        let all = entry.old.attrs().iter().zip(moving);
+        for (a, _) in all.filter(|(_, moving)| **moving) {
+            let is_alone = a.name() == c::DW_AT_low_pc && is_single(entry.old);
+            if is_alone || !is_of_scope(a.name()) {
+                attribute(units, entry, a, a)?;
+            }
+        }
+        return Ok(());
+    }
     let converted = !entry.old.has_attr(c::DW_AT_ranges) && entry.new.has_attr(c::DW_AT_ranges);
     let single = is_single(entry.old);
     let is_other = |a: &&Attribute<Slice<'d>>| match a.name() {

@@ -4,12 +4,14 @@
 //! which bytes, and where statements begin. A program has hundreds of thousands of rows, so a row names its place by a
 //! number, the same for both programs.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gimli::{ColumnType, DebugLine, DebugLineOffset, Dwarf, EndianSlice, LittleEndian};
 use rustc_hash::FxHashMap;
 
+use super::order::sort_by_address;
 use super::sequences::{self, Code, LeftOut, Machine};
 use super::{Both, CodeMap, DebugReport, EntryBlock, Slice};
 
@@ -338,7 +340,7 @@ fn compare(both: &Both<'_>, (a, b): (u64, u64), report: &mut DebugReport) -> Res
         found.push((row.start, row.end, row.place));
     }
     drop(new_rows);
-    found_marks.sort_by_key(|m| m.at);
+    sort_by_address(&mut found_marks, |m| m.at, |_, _| Ordering::Equal);
     compare_cover(&places, cover, normal(found), b, report);
     compare_marks(&places, (&marks, &ends), &found_marks, b, report);
     Ok(())
@@ -413,15 +415,14 @@ fn expected(map: &CodeMap, old: &Rows) -> (Vec<Cover>, Vec<Marked>) {
         }
     }
     marks.shrink_to_fit();
-    marks.sort_by_key(|m| m.at);
+    sort_by_address(&mut marks, |m| m.at, |_, _| Ordering::Equal);
     (cover, marks)
 }
 
 /// Joins neighbours that say the same.
 fn normal(mut cover: Vec<Cover>) -> Vec<Cover> {
     cover.retain(|c| c.0 < c.1);
-    // Rows of a sequence ascend: that is sorted faster by what finds stretches that are sorted already.
-    cover.sort();
+    sort_by_address(&mut cover, |c| c.0, Cover::cmp);
     cover.dedup_by(|next, last| {
         let joins = last.1 == next.0 && last.2 == next.2;
         if joins {

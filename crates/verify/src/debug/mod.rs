@@ -33,6 +33,7 @@ mod gdb_index;
 mod lines;
 mod map;
 mod moves;
+mod order;
 mod places;
 mod plain;
 mod probes;
@@ -204,28 +205,34 @@ pub fn check_split<'d>(
             return report;
         }
     }
-    progress::expect(units.len());
-    let parts: Vec<DebugReport> = postlink_parallel::map(&units, |pair| {
-        progress::did();
-        frame::unit(&both, *pair)
-    });
+    progress::expect(units.len() + both.programs.len());
+    let of_units = || {
+        postlink_parallel::map(&units, |pair| {
+            progress::did();
+            frame::unit(&both, *pair)
+        })
+    };
+    let of_programs = |both: &Both<'d>| -> Vec<DebugReport> {
+        postlink_parallel::map(&both.programs, |pair| {
+            progress::did();
+            lines::program(both, *pair)
+        })
+    };
+    // Neither needs the other, and both of a program of one unit are work for one thread.
+    let (parts, mut rows) = postlink_parallel::join(of_units, || of_programs(&both));
     parts.into_iter().for_each(|part| report.add(part));
     report.add(split::compare(&both, &units));
     if !report.stale.is_empty() {
         // Programs of stale units alone describe old code, too.
         both.programs = stale::programs(&both, &units, &report.stale);
+        rows = of_programs(&both);
     }
+    rows.into_iter().for_each(|part| report.add(part));
     let starts = units.iter().filter_map(|(a, _)| a.debug_info_offset());
     let updated: BTreeSet<u64> = starts
         .map(|at| at.0 as u64)
         .filter(|at| !report.stale.contains(&(INFO, *at)))
         .collect();
-    progress::expect(both.programs.len());
-    let parts: Vec<DebugReport> = postlink_parallel::map(&both.programs, |pair| {
-        progress::did();
-        lines::program(&both, *pair)
-    });
-    parts.into_iter().for_each(|part| report.add(part));
     if let Err(what) = scopes::aranges(old(".debug_aranges"), new(".debug_aranges"), map, &updated)
     {
         report.fail(what);

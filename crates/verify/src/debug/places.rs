@@ -10,20 +10,22 @@ use super::Slice;
 use super::frame::{Entries, Units};
 
 /// An entry of a list: where, and what.
-type Place<'d> = (Range<u64>, Expression<Slice<'d>>);
+pub(super) type Place<'d> = (Range<u64>, Expression<Slice<'d>>);
 
+/// Reads a list in the place of what was read before.
 fn list<'d>(
     dwarf: &Dwarf<Slice<'d>>,
     unit: &Unit<Slice<'d>>,
     value: AttributeValue<Slice<'d>>,
-) -> gimli::Result<Vec<Place<'d>>> {
-    let mut out = Vec::new();
+    out: &mut Vec<Place<'d>>,
+) -> gimli::Result<()> {
+    out.clear();
     if let Some(mut locations) = dwarf.attr_locations(unit, value)? {
         while let Some(entry) = locations.next()? {
             out.push((entry.range.begin..entry.range.end, entry.data));
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Compares two location lists.
@@ -37,8 +39,9 @@ pub(super) fn compare<'d>(
     b: &Attribute<Slice<'d>>,
 ) -> gimli::Result<()> {
     units.report.places += 1;
-    let mut old = list(&units.both.old, units.old, a.value())?;
-    let mut new = list(&units.both.new, units.new, b.value())?;
+    let [mut old, mut new] = std::mem::take(&mut units.lists);
+    list(&units.both.old, units.old, a.value(), &mut old)?;
+    list(&units.both.new, units.new, b.value(), &mut new)?;
     if units.both.is_split && units.old.encoding().version < 5 {
         let is_negative = |r: &Range<u64>| r.end.wrapping_sub(r.start) > i32::MAX as u64;
         for side in [&mut old, &mut new] {
@@ -65,6 +68,7 @@ pub(super) fn compare<'d>(
             units.fail(entry, what);
         }
     }
+    units.lists = [old, new];
     if a.name() == c::DW_AT_location {
         views(units, entry, b)?;
     }

@@ -30,8 +30,9 @@ enum Then {
 enum Code {
     /// It was not asked for yet.
     Unknown,
-    /// Entries with it have to be read.
-    Read,
+    /// Entries with it have to be read. Whether it means the same in both files, and then for each attribute whether it
+    /// may say something else where the entry has the same bytes.
+    Read(Option<Vec<bool>>),
     /// Entries with it are passed over.
     Plain {
         steps: Vec<Step>,
@@ -106,15 +107,7 @@ impl<'u> Plain<'u> {
                 (at, false)
             });
         }
-        let index = usize::try_from(code).ok().filter(|_| code < CODES)?;
-        if matches!(self.codes.get(index), None | Some(Code::Unknown)) {
-            if self.codes.len() <= index {
-                self.codes.resize(index + 1, Code::Unknown);
-            }
-            let [a, b] = self.abbreviations;
-            self.codes[index] =
-                code_of([a.get(code), b.get(code)], self.encoding, self.same_strings);
-        }
+        let index = self.known(code)?;
         let Some(Code::Plain {
             steps,
             rest,
@@ -140,6 +133,34 @@ impl<'u> Plain<'u> {
         }
         *depth += isize::from(has_children);
         Some((at, true))
+    }
+
+    /// The place of a code among those that are known, once it is; `None` if it is looked up in gimli's tables alone.
+    fn known(&mut self, code: u64) -> Option<usize> {
+        let index = usize::try_from(code).ok().filter(|_| code < CODES)?;
+        if matches!(self.codes.get(index), None | Some(Code::Unknown)) {
+            if self.codes.len() <= index {
+                self.codes.resize(index + 1, Code::Unknown);
+            }
+            let [a, b] = self.abbreviations;
+            let both = [a.get(code), b.get(code)];
+            self.codes[index] = code_of(both, self.encoding, self.same_strings);
+        }
+        Some(index)
+    }
+
+    /// Of an entry that has to be read, from one place to another: if both files have the same bytes there and give
+    /// them the same meaning, which of its attributes may say something else all the same.
+    pub fn same(&mut self, start: usize, end: usize) -> Option<&[bool]> {
+        let (code, _) = short_number(self.bytes[0], start)?;
+        let index = self.known(code)?;
+        if !self.is_same(start, end) {
+            return None;
+        }
+        match self.codes.get(index) {
+            Some(Code::Read(Some(moving))) => Some(moving),
+            _ => None,
+        }
     }
 
     /// Whether both files have the same bytes from one place to another. Places ascend.
@@ -182,21 +203,25 @@ fn short_number(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 /// How to pass over entries of an abbreviation that both files have.
 fn code_of(both: [Option<&Abbreviation>; 2], encoding: Encoding, same_strings: bool) -> Code {
     let [Some(old), Some(new)] = both else {
-        return Code::Read;
+        return Code::Read(None);
     };
     let head = |a: &Abbreviation| (a.tag(), a.has_children());
     if head(old) != head(new) || old.attributes() != new.attributes() {
-        return Code::Read;
+        return Code::Read(None);
     }
+    let value = |spec: &AttributeSpecification| value_of(spec, encoding, same_strings);
     let (mut steps, mut rest) = (Vec::new(), 0);
     for spec in old.attributes() {
-        match value_of(spec, encoding, same_strings) {
+        match value(spec) {
             Some(Value::Fixed(len)) => rest += len,
             Some(Value::Own(then)) => {
                 let skip = std::mem::take(&mut rest);
                 steps.push(Step { skip, then });
             }
-            None => return Code::Read,
+            None => {
+                let all = old.attributes().iter();
+                return Code::Read(Some(all.map(|spec| value(spec).is_none()).collect()));
+            }
         }
     }
     Code::Plain {
@@ -308,6 +333,36 @@ mod tests {
             other[i] ^= 0x40;
             let (found, _) = passed([TABLE; 2], [&all, &other], 4);
             assert!(found.at <= i, "{i}: {found:?}");
+        }
+    }
+
+    /// Of an entry with an address and a name the address alone may say something else.
+    #[test]
+    fn attributes_of_entries_with_the_same_bytes_are_told_that_may_say_something_else() {
+        let table = [1, 0x0a, 0, 0x03, 0x0e, 0x11, 0x01, 0, 0, 0];
+        let other = [1, 0x0a, 0, 0x03, 0x0e, 0x52, 0x01, 0, 0, 0];
+        let entry = [1, 7, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0];
+        let same = |tables: [&[u8]; 2], bytes: [&[u8]; 2]| {
+            let tables = tables.map(|table| {
+                let section = DebugAbbrev::new(table, LittleEndian);
+                section.abbreviations(DebugAbbrevOffset(0)).unwrap()
+            });
+            let encoding = Encoding {
+                format: Format::Dwarf32,
+                version: 4,
+                address_size: 8,
+            };
+            let [a, b] = &tables;
+            let mut plain = Plain::new(bytes, [a, b], encoding, true);
+            plain.same(0, entry.len()).map(<[bool]>::to_vec)
+        };
+        assert_eq!(same([&table; 2], [&entry; 2]), Some(vec![false, true]));
+        assert_eq!(same([&table, &other], [&entry; 2]), None);
+        assert_eq!(same([&table; 2], [&entry[..9]; 2]), None);
+        for i in 0..entry.len() {
+            let mut changed = entry;
+            changed[i] ^= 0x40;
+            assert_eq!(same([&table; 2], [&entry, &changed]), None, "{i}");
         }
     }
 

@@ -498,6 +498,7 @@ fn half<'d>(
         start: 0,
         near: both.map.cursor(),
         image: Vec::new(),
+        lists: Default::default(),
     };
     if let Err(e) = entries(&mut units) {
         units.report.fail(format!("a split unit: {e}"));

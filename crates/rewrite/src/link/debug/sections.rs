@@ -10,11 +10,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use postlink_dwarf::{AddressMap, Sections, Splices};
+use postlink_dwarf::{AddressMap, Memory, Sections, Splices};
 use postlink_elf::FormatError;
 use postlink_elf::compressed::{self, Packing, Unpacked};
 use postlink_elf::debug_file::Contents;
 use postlink_elf::elf::Elf;
+use postlink_elf::memory;
 use postlink_elf::write::Edits;
 use serde::Serialize;
 
@@ -137,7 +138,10 @@ pub(super) fn update(
     report: &mut DebugReport,
 ) -> Result<Updated, String> {
     let by_name = unpack(elf).map_err(|e| e.to_string())?;
-    let give_back = || elf.release();
+    let give_back = |what| match what {
+        Memory::Read => elf.release(),
+        Memory::Freed => memory::give_back_freed(),
+    };
     let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
     let old = old.giving_back(&give_back);
     let (loaded, mut wrong) = split::load(split_files);
