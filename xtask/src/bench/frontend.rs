@@ -12,6 +12,8 @@
 //! begins decides with which lines of libraries it shares sets, and no layout knows that. The mean is what a layout
 //! is worth, the figures of one start are its luck as well.
 //!
+//! With `--brief` only the default and llvm-bolt's layout are made of each program.
+//!
 //! Figures are of whole processes, libraries and the loader included. Hardware fetches ahead and runs other
 //! things besides; a model shows what a layout asks for, not how long it takes.
 
@@ -536,9 +538,10 @@ figures were first seen, and nothing was chosen by them.\n\n\
 /// The job.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let (mut names, mut output) = (Vec::new(), super::root()?.join("bench/frontend.md"));
-    let mut rest = arguments.iter();
+    let (mut rest, mut brief) = (arguments.iter(), false);
     while let Some(argument) = rest.next() {
         match argument.as_str() {
+            "--brief" => brief = true,
             "--output" => output = rest.next().context("--output needs a value")?.into(),
             option if option.starts_with('-') => {
                 bail!("cargo xtask bench frontend has no option '{option}'")
@@ -580,7 +583,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         let shorter = SHORTER.iter().find(|s| s.0 == program.name);
         let shorter = shorter.map(|s| program.with_simulated(s.1));
         let program = shorter.as_ref().unwrap_or(program);
-        match built.and_then(|()| bench.measure(program, is_brief(program.name))) {
+        match built.and_then(|()| bench.measure(program, brief || is_brief(program.name))) {
             Ok(measured) => {
                 let mut table = table(program.name, &measured.rows, measured.remark.as_deref());
                 if let Some(ranking) = &measured.ranking {
