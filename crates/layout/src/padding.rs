@@ -12,6 +12,8 @@
 //! function's line that seldom runs may be shared with the next function, and one that is always in the cache anyway is
 //! worth no padding.
 
+use postlink_flow::logarithm::{exp, ln};
+
 use crate::call_graph::Function;
 use crate::heap::Gain;
 
@@ -109,24 +111,24 @@ impl LineCost {
         if fetches.len() <= ROOM {
             return None;
         }
-        let lines = |time: f64| fetches.iter().map(|n| 1.0 - (-n * time).exp()).sum::<f64>();
+        let lines = |time: f64| fetches.iter().map(|n| 1.0 - exp(-n * time)).sum::<f64>();
         // With a time of 1 divided by the fetches of the most frequent line at most 1 - 1/e of all lines are there; and
         // all but a few when each has been fetched 64 times.
         let most = fetches.iter().copied().fold(1.0, f64::max);
-        let (mut low, mut high) = ((1.0 / (most * 1e6)).ln(), 64f64.ln());
+        let (mut low, mut high) = (ln(1.0 / (most * 1e6)), ln(64.0));
         for _ in 0..64 {
             let time = (low + high) / 2.0;
-            if lines(time.exp()) < ROOM as f64 {
+            if lines(exp(time)) < ROOM as f64 {
                 low = time;
             } else {
                 high = time;
             }
         }
-        let time = low.exp();
+        let time = exp(low);
         let rate = |power: i32| {
             fetches
                 .iter()
-                .map(|n| n.powi(power) * (-n * time).exp())
+                .map(|n| n.powi(power) * exp(-n * time))
                 .sum::<f64>()
         };
         Some(Self {
@@ -137,7 +139,7 @@ impl LineCost {
 
     fn of(self, fetches: u64) -> f64 {
         let n = fetches as f64;
-        let away = (-n * self.time).exp();
+        let away = exp(-n * self.time);
         n * away + self.room * (1.0 - away)
     }
 }
@@ -256,18 +258,18 @@ pub fn by_misses(
     };
     // The dearer a byte, the fewer there are, by and large: the lowest price at which they fit is near.
     let (mut fits, mut too_many) = (
-        (cost.room * 1e3).max(1.0).ln(),
-        (cost.room * 1e-9).max(1e-12).ln(),
+        ln((cost.room * 1e3).max(1.0)),
+        ln((cost.room * 1e-9).max(1e-12)),
     );
     for _ in 0..STEPS {
         let price = f64::midpoint(fits, too_many);
-        if padded(price.exp()).1 <= limit {
+        if padded(exp(price)).1 <= limit {
             fits = price;
         } else {
             too_many = price;
         }
     }
-    let (alignment, end) = padded(fits.exp());
+    let (alignment, end) = padded(exp(fits));
     if end <= limit { alignment } else { usual }
 }
 
@@ -390,7 +392,7 @@ mod tests {
             time: 0.0,
             room: 0.0,
         });
-        let there = 1.0 - (-100.0 * cost.time).exp();
+        let there = 1.0 - exp(-100.0 * cost.time);
         assert!((there - 0.448).abs() < 1e-6, "{there}");
         // One place less: of 100 fetches of each of them, one in 1,000 more fails: 100 in all.
         assert!((cost.room - 100.0).abs() < 1e-6, "{}", cost.room);

@@ -128,8 +128,8 @@ pub struct Emitted {
 }
 
 impl Emitted {
-    /// Gives up what the code corresponds to, which takes several times the memory of the code. To be called once unwind
-    /// tables are carried over, where nothing else is made of it.
+    /// Gives up what the code corresponds to, which takes several times the memory of the code. To be called once
+    /// unwind tables are carried over, where nothing else is made of it.
     pub fn forget_spans(&mut self) {
         for fragment in &mut self.fragments {
             fragment.spans = Vec::new();

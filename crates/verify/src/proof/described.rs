@@ -18,7 +18,8 @@
 //!
 //! Entries of jump tables are such words, too, and are counted from the table's start. A run of words is a
 //! jump table if code forms its address and its first entry leads back into the same function; it ends with
-//! the first word that leads elsewhere than into the function or to its end. Entries of jump tables are what [`crate::proof::tables`] compares.
+//! the first word that leads elsewhere than into the function or to its end. Entries of jump tables are what
+//! [`crate::proof::tables`] compares.
 
 use crate::addr::InputAddr;
 use crate::arch::Arch;
