@@ -12,7 +12,7 @@
 use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result};
-use datafusion::arrow::array::{Array, RecordBatch, StringArray, UInt64Array};
+use datafusion::arrow::array::{RecordBatch, StringArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::execution::SendableRecordBatchStream;
@@ -21,6 +21,7 @@ use futures::StreamExt;
 
 use crate::place::Place;
 use crate::read::Input;
+use crate::schema::of_type;
 
 const PLACE: &str = "place";
 const BYTES: &str = "bytes";
@@ -68,9 +69,9 @@ pub async fn named(mut rows: SendableRecordBatchStream) -> Result<Arc<[Input]>> 
     let mut files = Vec::new();
     while let Some(batch) = rows.next().await {
         let batch = batch?;
-        let places: &StringArray = column(&batch, PLACE)?;
-        let bytes: &UInt64Array = column(&batch, BYTES)?;
-        let rows: &UInt64Array = column(&batch, ROWS)?;
+        let places: &StringArray = of_type(&batch, PLACE)?;
+        let bytes: &UInt64Array = of_type(&batch, BYTES)?;
+        let rows: &UInt64Array = of_type(&batch, ROWS)?;
         for (place, (bytes, rows)) in places.iter().zip(bytes.iter().zip(rows)) {
             files.push(Input {
                 place: Place::parse(place.context("a file without a place")?.into())?,
@@ -80,12 +81,6 @@ pub async fn named(mut rows: SendableRecordBatchStream) -> Result<Arc<[Input]>> 
         }
     }
     Ok(files.into())
-}
-
-fn column<'a, T: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Result<&'a T> {
-    let column = batch.column_by_name(name);
-    let column = column.and_then(|column| column.as_any().downcast_ref());
-    column.with_context(|| format!("what names files has no column {name}, or of another type"))
 }
 
 #[cfg(test)]

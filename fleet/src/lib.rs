@@ -18,6 +18,7 @@ pub mod engine;
 mod files;
 pub mod memory;
 pub mod merge;
+pub mod operator;
 pub mod place;
 pub mod profile;
 pub mod progress;

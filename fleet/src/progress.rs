@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use datafusion::physical_plan::ExecutionPlan;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::operator::Over;
 use crate::scan::Scan;
 
 /// Nothing is shown of what takes less.
@@ -151,7 +152,7 @@ fn when_done(bar: &ProgressBar) {
 
 /// How many operators of a plan read the table.
 fn scans(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    if plan.is::<Scan>() {
+    if plan.is::<Over<Scan>>() {
         return 1;
     }
     plan.children().into_iter().map(scans).sum()
@@ -159,7 +160,7 @@ fn scans(plan: &Arc<dyn ExecutionPlan>) -> u64 {
 
 /// Rows that a plan has read so far.
 fn rows_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    if !plan.is::<Scan>() {
+    if !plan.is::<Over<Scan>>() {
         return plan.children().into_iter().map(rows_read).sum();
     }
     let rows = plan.metrics().and_then(|metrics| metrics.output_rows());

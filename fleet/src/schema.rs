@@ -11,9 +11,9 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use datafusion::arrow::array::{
-    ArrayRef, Date32Builder, RecordBatch, StringBuilder, UInt64Array, UInt64Builder,
+    Array, ArrayRef, Date32Builder, RecordBatch, StringBuilder, UInt64Array, UInt64Builder,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
@@ -69,6 +69,21 @@ pub const KEYS: [&str; 16] = [
     column::HOST_CLASS,
     column::SOURCE,
 ];
+
+/// A column of rows by its name, of a type that is known.
+pub fn of_type<'a, T: Array + 'static>(rows: &'a RecordBatch, name: &str) -> Result<&'a T> {
+    let column = rows
+        .column_by_name(name)
+        .with_context(|| format!("rows without the column {name}"))?;
+    let of_type = column.as_any().downcast_ref();
+    of_type.with_context(|| {
+        format!(
+            "the column {name} is {}, and must be a {}",
+            column.data_type(),
+            std::any::type_name::<T>()
+        )
+    })
+}
 
 /// The schema.
 pub fn schema() -> SchemaRef {

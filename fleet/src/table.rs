@@ -16,9 +16,10 @@ use datafusion::physical_plan::ExecutionPlan;
 use url::Position;
 
 use crate::files;
+use crate::operator::{Over, failed};
 use crate::place::Place;
 use crate::read::Input;
-use crate::scan::{Scan, failed};
+use crate::scan::Scan;
 use crate::schema::{column, schema};
 use crate::shard::Inventory;
 
@@ -89,7 +90,7 @@ impl TableProvider for Counts {
         };
         let files = files::plan(&self.files, state.config().target_partitions()).map_err(failed)?;
         let build = filters.iter().find_map(build);
-        Ok(Arc::new(Scan::new(files, schema, build)))
+        Ok(Arc::new(Over::new(Scan { schema, build }, files)))
     }
 }
 

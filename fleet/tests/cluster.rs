@@ -23,6 +23,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 use datafusion_proto::protobuf::PhysicalPlanNode;
+use postlink_fleet::operator::Over;
 use postlink_fleet::scan::Scan;
 use postlink_profile::{merge, plprof};
 
@@ -335,7 +336,11 @@ fn a_plan_of_another_version_is_refused_with_both_versions() {
     let folder = Folder::new();
     let cluster = Cluster::new(&folder, 0);
     let files = Arc::new(EmptyExec::new(Arc::new(Schema::empty())));
-    let plan = Arc::new(Scan::new(files, postlink_fleet::schema::schema(), None));
+    let scan = Scan {
+        schema: postlink_fleet::schema::schema(),
+        build: None,
+    };
+    let plan = Arc::new(Over::new(scan, files));
     let config = SessionConfig::new_with_ballista();
     let url = cluster.url.replace("df://", "http://");
     let options = config.ballista_config();

@@ -17,11 +17,20 @@
 //! * The logarithm of a way's share is normally distributed around what is expected of it ([`Way::share`]): a static
 //!   prediction of branches (Ball and Larus, "Branch Prediction for Free", 1993; Wu and Larus, "Static Branch Frequency
 //!   and Program Profile Analysis", 1994).
-//! * The logarithm of the ratio of a block's samples to what was expected has Student's distribution, whose width has
-//!   two parts: the counting error, which becomes smaller with more samples, and the bias of the clock, which does not.
+//! * Of an instruction of a block that runs `c` times, `s c g` samples are expected, where `s` is the same for all of
+//!   the function and `g` is how long this instruction takes. Nothing is known of `g` but how it is distributed: as the
+//!   quotient of two variables with gamma distributions, of shapes `r` and `q` ([`Observed::short`],
+//!   [`Observed::long`]). How many samples there are then is Poisson's.
 //!
-//! So ten samples to one are a strong hint, and a thousand to a hundred no stronger one; a branch without samples on
-//! either side does what branches like it do; and what many blocks say together counts more than what one says alone.
+//! With `n` samples where `e = s c` are expected of an average instruction, the derivative of the logarithm of the
+//! likelihood by the logarithm of `e` is taken for `(n - e) / (1 + e / r + n / q)`. That is exact where `q` is infinite
+//! (the negative binomial distribution), where numbers are large (the beta prime distribution, of such a scale that it
+//! is 0 where `n = e`), and where both shapes are infinite (Poisson's).
+//!
+//! So an instruction says at most `q` for its block having run more often, however long it waits, and at most `r` for
+//! less often: a block with a thousand samples at one instruction and none at nine is not a hot one. What many
+//! instructions say together counts more than what one says alone; and a branch without samples on either side does
+//! what branches like it do.
 //!
 //! From shares to counts leads a system of linear equations, one for each block, which is eliminated in the order of
 //! least fill ([`Elimination`]; Markowitz, "The elimination form of the inverse and its application to linear
@@ -43,14 +52,28 @@ use crate::logarithm::{exp, ln};
 pub const OUTSIDE: u32 = u32::MAX;
 
 /// What samples say of a block.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// Samples in it.
-    pub samples: f64,
-    /// How many samples it is expected to have for each time it runs, in any unit: the time that it takes.
-    pub cost: f64,
-    /// The standard deviation of the logarithm of what it really takes for what is expected.
-    pub bias: f64,
+    /// Samples of each of its instructions.
+    pub samples: Vec<f64>,
+    /// How much an instruction can say at most for the block having run less often: the shape of the distribution of
+    /// short times.
+    pub short: f64,
+    /// The same for more often: the shape of the distribution of long times.
+    pub long: f64,
+}
+
+impl Observed {
+    /// The derivative of the logarithm of the likelihood by that of the number of samples that are expected of each
+    /// instruction.
+    fn pull(&self, expected: f64) -> f64 {
+        let pull = |n: &f64| (n - expected) / (1.0 + expected / self.short + n / self.long);
+        self.samples.iter().map(pull).sum()
+    }
+
+    fn sum(&self) -> f64 {
+        self.samples.iter().sum()
+    }
 }
 
 /// A way from block to block, or in or out.
@@ -78,8 +101,6 @@ pub struct Counts {
 
 /// Steps at most.
 const STEPS: usize = 120;
-/// Degrees of freedom of Student's distribution.
-const FREEDOM: f64 = 4.0;
 /// Share of each block's flow that vanishes: no loop runs for ever.
 const LEAK: f64 = 1e-6;
 /// Work that eliminating one graph may take; larger graphs are left alone.
@@ -307,11 +328,7 @@ impl Fit<'_> {
         for (b, o) in self.seen {
             let b = *b as usize;
             let count = self.counts[b].max(1e-12);
-            let expected = scale * count * o.cost;
-            let width = o.bias * o.bias + 1.0 / (o.samples + 1.0);
-            let ratio = ln((o.samples + 1.0) / (expected + 1.0));
-            let pull = (FREEDOM + 1.0) * ratio / (FREEDOM * width + ratio * ratio);
-            let pull = pull * expected / (expected + 1.0);
+            let pull = o.pull(scale * count);
             by_scale += pull;
             self.worth[b] += pull / count;
         }
@@ -341,7 +358,8 @@ impl Fit<'_> {
 }
 
 /// Finds the likely counts of `nodes` blocks, of which `seen` says what samples say of some (of a block as often as
-/// there is something to say). Counts are in the unit of samples by cost; without samples the function is entered once.
+/// there is something to say). Counts are in the unit of samples of an average instruction; without samples the
+/// function is entered once.
 /// `None` if the graph is too large, or nothing enters it.
 ///
 /// ```
@@ -349,8 +367,8 @@ impl Fit<'_> {
 /// // if (0 -> 1) a rare thing, then 2. The rare thing has no samples, and the branch is expected to be even.
 /// let way = |from, to, share| Way { from, to, share, doubt: 5.0 };
 /// let ways = [way(OUTSIDE, 0, 1.0), way(0, 1, 0.5), way(0, 2, 0.5), way(1, 2, 1.0), way(2, OUTSIDE, 1.0)];
-/// let seen = [(0, 100.0), (1, 0.0), (2, 90.0)].map(|(block, samples)| {
-///     (block, Observed { samples, cost: 5.0, bias: 1.0 })
+/// let seen = [(0, 20.0), (1, 0.0), (2, 18.0)].map(|(block, samples)| {
+///     (block, Observed { samples: vec![samples; 5], short: 4.0, long: 1.5 })
 /// });
 /// let counts = likely(3, &seen, &ways).unwrap();
 /// assert!(counts.ways[1] < 0.05 * counts.ways[2]);
@@ -396,10 +414,10 @@ pub fn likely(nodes: usize, seen: &[(u32, Observed)], ways: &[Way]) -> Option<Co
         worth: vec![0.0; nodes],
     };
     fit.solve();
-    let samples: f64 = seen.iter().map(|(_, o)| o.samples).sum();
+    let samples: f64 = seen.iter().map(|(_, o)| o.sum()).sum();
     let expected: f64 = seen
         .iter()
-        .map(|(b, o)| o.cost * fit.counts[*b as usize])
+        .map(|(b, o)| o.samples.len() as f64 * fit.counts[*b as usize])
         .sum();
     if samples > 0.0 && expected > 0.0 {
         fit.scale = ln(samples / expected);
@@ -474,10 +492,10 @@ mod tests {
     }
 
     fn seen(samples: &[f64]) -> Vec<(u32, Observed)> {
-        let observed = |samples| Observed {
-            samples,
-            cost: 4.0,
-            bias: 1.0,
+        let observed = |sum: f64| Observed {
+            samples: vec![sum / 4.0; 4],
+            short: 4.0,
+            long: 1.5,
         };
         (0..).zip(samples).map(|(b, n)| (b, observed(*n))).collect()
     }
@@ -537,6 +555,33 @@ mod tests {
             "{blocks:?}"
         );
         assert!(blocks[1] < 300.0, "{blocks:?}");
+    }
+
+    #[test]
+    fn an_instruction_that_waits_makes_no_arm_hot() {
+        // An arm has nearly all samples, but at one of its instructions; the other arm has a few at each.
+        let mut seen = seen(&[0.0, 20.0, 0.0, 40.0, 20.0, 0.0]);
+        seen[2].1.samples = vec![0.0, 0.0, 900.0, 0.0];
+        let blocks = likely(6, &seen, &a_loop()).expect("counts").blocks;
+        assert!(blocks[3] > 2.0 * blocks[2], "{blocks:?}");
+    }
+
+    #[test]
+    fn what_samples_say_is_bounded() {
+        let seen = |n: f64| Observed {
+            samples: vec![n],
+            short: 4.0,
+            long: 1.5,
+        };
+        assert!((seen(1e9).pull(1.0) - 1.5).abs() < 1e-6);
+        assert!((seen(0.0).pull(1e9) + 4.0).abs() < 1e-6);
+        assert!(seen(10.0).pull(10.0).abs() < 1e-12);
+        let poisson = Observed {
+            short: f64::INFINITY,
+            long: f64::INFINITY,
+            ..seen(7.0)
+        };
+        assert!((poisson.pull(3.0) - 4.0).abs() < 1e-12);
     }
 
     #[test]

@@ -17,26 +17,37 @@ const CODE: &str = "
 main:
     .cfi_startproc
     xorl %eax, %eax
+main2:
     testl %edi, %edi
+main3:
     je rare
 waits:
     movq (%rsi), %rdx
 after:
     addq $1, %rdx
+after2:
     testq %rdx, %rdx
+after3:
     je join
 short:
     incl %eax
 join:
     addl %edx, %eax
+join2:
     leal 1(%rax), %eax
+join3:
     xorl %edx, %eax
+join4:
     ret
 rare:
     movl $1, %eax
+rare2:
     movl $2, %edx
+rare3:
     imull %edx, %eax
+rare4:
     addl $7, %eax
+rare5:
     jmp join
     .cfi_endproc
     .size main, . - main
@@ -106,11 +117,18 @@ fn a_load_that_waits_does_not_run_more_often_than_what_leads_to_it() {
 
 #[test]
 fn samples_of_instructions_say_how_often_blocks_run() {
-    let samples = [("main", 300), ("after", 300), ("join", 400), ("rare", 100)];
+    let each =
+        |count, labels: &[&'static str]| labels.iter().map(|l| (*l, count)).collect::<Vec<_>>();
+    let samples = [
+        each(100, &["main", "main2", "main3"]),
+        each(75, &["waits", "after", "after2", "after3"]),
+        each(100, &["join", "join2", "join3", "join4"]),
+        each(20, &["rare", "rare2", "rare3", "rare4", "rare5"]),
+    ]
+    .concat();
     let Some(counts) = counts("instructions:u", &samples, &LABELS) else {
         return;
     };
-    // Three, four, four and five instructions: about 100, 75, 100, 20 samples by instruction.
     let [main, waits, join, rare] = counts[..] else {
         panic!("four counts");
     };

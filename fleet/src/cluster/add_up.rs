@@ -23,39 +23,32 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use anyhow::{Context, anyhow};
-use datafusion::arrow::array::{Array, BinaryArray, BinaryBuilder, RecordBatch, UInt64Array};
+use anyhow::Context;
+use datafusion::arrow::array::{BinaryArray, BinaryBuilder, RecordBatch, UInt64Array};
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, exec_err};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{
-    EquivalenceProperties, LexOrdering, PhysicalExpr, PhysicalSortExpr,
-};
+use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalSortExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
-use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
-    PlanProperties, ReplaceChildrenOptions,
-};
+use datafusion::physical_plan::{ExecutionPlan, Partitioning, PlanProperties};
 use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
 
 use crate::engine::Limits;
 use crate::files;
+use crate::operator::{Operator, Over, Task, WAITING, ended, failed};
 use crate::progress::Progress;
 use crate::read::Input;
-use crate::scan::{ended, failed, only};
+use crate::schema::of_type;
 use crate::sums;
 
 /// Rows that are given on at once.
 const BATCH: usize = 8192;
-/// Batches that wait for the operator above.
-const WAITING: usize = 2;
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(vec![
@@ -72,10 +65,11 @@ pub fn plan(
     since: Option<i32>,
     parts: usize,
 ) -> anyhow::Result<Arc<dyn ExecutionPlan>> {
-    let sums = AddUp::new(files::plan(files, parts)?, since, None);
+    let sums = AddUp { since, share: None };
+    let sums = Over::new(sums, files::plan(files, parts)?);
     let order = LexOrdering::new([by_key()]).context("no order")?;
     let sorted = SortPreservingMergeExec::new(order, Arc::new(sums));
-    Ok(Arc::new(Combine::new(Arc::new(sorted))))
+    Ok(Arc::new(Over::new(Combine, Arc::new(sorted))))
 }
 
 fn by_key() -> PhysicalSortExpr {
@@ -100,13 +94,13 @@ pub fn rows_of(batch: &RecordBatch) -> anyhow::Result<(RecordBatch, u64)> {
     Ok((sums::rows_of(rows)?, added))
 }
 
-fn properties(partitions: usize) -> Arc<PlanProperties> {
-    Arc::new(PlanProperties::new(
+fn sorted(partitions: usize) -> PlanProperties {
+    PlanProperties::new(
         EquivalenceProperties::new_with_orderings(SCHEMA.clone(), [[by_key()]]),
         Partitioning::UnknownPartitioning(partitions),
         EmissionType::Final,
         Boundedness::Bounded,
-    ))
+    )
 }
 
 /// What an executor has for the sums of one task.
@@ -118,93 +112,36 @@ pub struct Share {
     pub temporary: PathBuf,
 }
 
-/// Adds up the files of each partition.
-#[derive(Debug)]
+/// Adds up the files of each partition, which the operator below names.
+#[derive(Clone, Debug)]
 pub struct AddUp {
-    /// Names the files.
-    input: Arc<dyn ExecutionPlan>,
-    since: Option<i32>,
-    /// Nothing where the plan does not run.
-    share: Option<Share>,
-    properties: Arc<PlanProperties>,
-}
-
-impl AddUp {
-    /// Of the files that `input` names, without rows of days before `since`.
-    pub fn new(input: Arc<dyn ExecutionPlan>, since: Option<i32>, share: Option<Share>) -> AddUp {
-        let partitions = input.properties().output_partitioning().partition_count();
-        AddUp {
-            input,
-            since,
-            share,
-            properties: properties(partitions),
-        }
-    }
-
     /// The first day that is wanted.
-    pub fn since(&self) -> Option<i32> {
-        self.since
-    }
+    pub since: Option<i32>,
+    /// Nothing where the plan does not run.
+    pub share: Option<Share>,
 }
 
-impl DisplayAs for AddUp {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+impl Operator for AddUp {
+    const NAME: &'static str = "AddUp";
+
+    fn properties(&self, partitions: usize) -> PlanProperties {
+        sorted(partitions)
+    }
+
+    fn show(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "AddUp: since={:?}", self.since)
     }
-}
 
-impl ExecutionPlan for AddUp {
-    fn name(&self) -> &str {
-        "AddUp"
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn apply_expressions(
+    fn run(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let (input, share) = (only(children)?, self.share.clone());
-        Ok(Arc::new(AddUp::new(input, self.since, share)))
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
+        input: SendableRecordBatchStream,
+        task: Task,
     ) -> Result<SendableRecordBatchStream> {
         let Some(share) = self.share.clone() else {
             return exec_err!("shards are added up by executors alone");
         };
         let since = self.since;
-        let memory = MemoryConsumer::new("sums of shards").register(context.memory_pool());
-        let input = self.input.execute(partition, context)?;
+        let memory = MemoryConsumer::new("sums of shards").register(task.context.memory_pool());
         let mut stream = RecordBatchReceiverStream::builder(SCHEMA.clone(), WAITING);
         let sender = stream.tx();
         stream.spawn(async move {
@@ -326,93 +263,31 @@ struct Columns<'a> {
 impl Columns<'_> {
     fn of(batch: &RecordBatch) -> anyhow::Result<Columns<'_>> {
         Ok(Columns {
-            keys: column(batch, "key")?,
-            counts: column(batch, "count")?,
-            missed: column(batch, "mispredictions")?,
-            added: column(batch, "added")?,
+            keys: of_type(batch, "key")?,
+            counts: of_type(batch, "count")?,
+            missed: of_type(batch, "mispredictions")?,
+            added: of_type(batch, "added")?,
         })
     }
 }
 
-fn column<'a, T: Array + 'static>(batch: &'a RecordBatch, name: &str) -> anyhow::Result<&'a T> {
-    let column = batch.column_by_name(name);
-    let column = column.and_then(|column| column.as_any().downcast_ref());
-    column.ok_or_else(|| anyhow!("sums of an executor have no column {name}, or of another type"))
-}
+/// Adds up rows that follow each other and have one key: of sorted rows in one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct Combine;
 
-/// Adds up rows that follow each other and have one key.
-#[derive(Debug)]
-pub struct Combine {
-    input: Arc<dyn ExecutionPlan>,
-    properties: Arc<PlanProperties>,
-}
+impl Operator for Combine {
+    const NAME: &'static str = "Combine";
+    const KEEPS_ORDER: bool = true;
 
-impl Combine {
-    /// Of sorted rows in one partition.
-    pub fn new(input: Arc<dyn ExecutionPlan>) -> Combine {
-        Combine {
-            input,
-            properties: properties(1),
-        }
-    }
-}
-
-impl DisplayAs for Combine {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "Combine")
-    }
-}
-
-impl ExecutionPlan for Combine {
-    fn name(&self) -> &str {
-        "Combine"
+    fn properties(&self, partitions: usize) -> PlanProperties {
+        sorted(partitions)
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn apply_expressions(
+    fn run(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Combine::new(only(children)?)))
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        self.replace_children(children, options)
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
+        mut input: SendableRecordBatchStream,
+        _: Task,
     ) -> Result<SendableRecordBatchStream> {
-        let mut input = self.input.execute(partition, context)?;
         let mut stream = RecordBatchReceiverStream::builder(SCHEMA.clone(), WAITING);
         let sender = stream.tx();
         stream.spawn(async move {

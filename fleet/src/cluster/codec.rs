@@ -22,7 +22,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 
 use super::add_up::{AddUp, Combine, Share};
-use crate::scan::{Scan, only};
+use crate::operator::{Operator, Over, only};
+use crate::scan::Scan;
 use crate::schema::schema;
 
 const MAGIC: &[u8] = b"\0postlink-fleet";
@@ -82,16 +83,17 @@ impl Codec {
                     false => None,
                     true => Some(bytes.rest_as_text()?),
                 };
-                Arc::new(Scan::new(input, schema, build))
+                Arc::new(Over::new(Scan { schema, build }, input))
             }
             ADD_UP => {
                 let since = match bytes.flag()? {
                     false => None,
                     true => Some(i32::from_le_bytes(bytes.array()?)),
                 };
-                Arc::new(AddUp::new(input, since, self.share.clone()))
+                let share = self.share.clone();
+                Arc::new(Over::new(AddUp { since, share }, input))
             }
-            COMBINE => Arc::new(Combine::new(input)),
+            COMBINE => Arc::new(Over::new(Combine, input)),
             other => return exec_err!("a plan with the unknown operator {other}"),
         };
         bytes.end()?;
@@ -134,23 +136,31 @@ impl PhysicalExtensionCodec for Codec {
 /// An operator of ours. `None` for others.
 fn encoded(node: &dyn ExecutionPlan) -> Result<Option<Vec<u8>>> {
     let mut out = Vec::new();
-    if let Some(scan) = node.downcast_ref::<Scan>() {
-        let (all, columns) = (schema(), scan.schema());
-        out.extend([SCAN, columns.fields().len() as u8]);
-        for field in columns.fields() {
+    if let Some(Scan {
+        schema: some,
+        build,
+    }) = ours(node)
+    {
+        let all = schema();
+        out.extend([SCAN, some.fields().len() as u8]);
+        for field in some.fields() {
             out.push(all.index_of(field.name())? as u8);
         }
-        out.push(u8::from(scan.build().is_some()));
-        out.extend_from_slice(scan.build().unwrap_or_default().as_bytes());
-    } else if let Some(sums) = node.downcast_ref::<AddUp>() {
-        out.extend([ADD_UP, u8::from(sums.since().is_some())]);
-        out.extend(sums.since().into_iter().flat_map(i32::to_le_bytes));
-    } else if node.is::<Combine>() {
+        out.push(u8::from(build.is_some()));
+        out.extend_from_slice(build.as_deref().unwrap_or_default().as_bytes());
+    } else if let Some(AddUp { since, .. }) = ours(node) {
+        out.extend([ADD_UP, u8::from(since.is_some())]);
+        out.extend(since.iter().flat_map(|day| day.to_le_bytes()));
+    } else if ours::<Combine>(node).is_some() {
         out.push(COMBINE);
     } else {
         return Ok(None);
     }
     Ok(Some(out))
+}
+
+fn ours<T: Operator>(node: &dyn ExecutionPlan) -> Option<&T> {
+    node.downcast_ref::<Over<T>>().map(Over::operator)
 }
 
 /// What is left to decode.
@@ -227,7 +237,8 @@ mod tests {
         let scan = |columns: &[usize], build: Option<&str>| -> Arc<dyn ExecutionPlan> {
             let files = files::plan(&files(), 2).unwrap();
             let schema = Arc::new(schema().project(columns).unwrap());
-            Arc::new(Scan::new(files, schema, build.map(str::to_owned)))
+            let build = build.map(str::to_owned);
+            Arc::new(Over::new(Scan { schema, build }, files))
         };
         vec![
             scan(&[], None),
@@ -286,7 +297,7 @@ mod tests {
             let input = || vec![files::plan(&files(), 1).unwrap()];
             assert!(codec.decode(&whole, &input()).is_ok());
             assert!(codec.decode(&whole, &[]).is_err());
-            let is_open = plan.is::<Scan>() && operator.last() != Some(&0);
+            let is_open = plan.is::<Over<Scan>>() && operator.last() != Some(&0);
             if !is_open {
                 for length in 0..whole.len() {
                     assert!(codec.decode(&whole[..length], &input()).is_err());

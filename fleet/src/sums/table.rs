@@ -23,7 +23,7 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::key::{HEAD, Label, put_label, put_number, put_text};
-use crate::schema::{column, schema};
+use crate::schema::{column, of_type, schema};
 
 /// Columns of text: those of the head, two functions, and four of the label.
 const TEXTS: [&str; HEAD + 6] = [
@@ -314,16 +314,16 @@ impl Table {
             if let (Some(dictionary), Some(numbers)) =
                 (self.dictionaries.get_mut(at), texts.get_mut(at))
             {
-                let column = named::<DictionaryArray<Int32Type>>(batch, name)?;
+                let column = of_type::<DictionaryArray<Int32Type>>(batch, name)?;
                 *numbers = dictionary.numbers(column, from, &mut self.texts, self.seed)?;
             }
         }
         let rows = batch.num_rows() - from;
         let (days, weights) = (
-            named::<Date32Array>(batch, column::DAY)?,
-            named::<UInt64Array>(batch, column::WEIGHT)?,
+            of_type::<Date32Array>(batch, column::DAY)?,
+            of_type::<UInt64Array>(batch, column::WEIGHT)?,
         );
-        let addresses = |name| named::<UInt64Array>(batch, name);
+        let addresses = |name| of_type::<UInt64Array>(batch, name);
         let (from_addresses, to_addresses, runs) = (
             addresses(column::FROM_ADDRESS)?,
             addresses(column::TO_ADDRESS)?,
@@ -464,12 +464,6 @@ impl Table {
             entries,
         }
     }
-}
-
-fn named<'a, T: 'static>(batch: &'a RecordBatch, name: &str) -> Result<&'a T> {
-    let column = batch.column_by_name(name);
-    let column = column.and_then(|column| column.as_any().downcast_ref());
-    column.with_context(|| format!("the column {name} is missing or has another type"))
 }
 
 impl Dictionary {

@@ -9,10 +9,14 @@
 //! # The idea
 //!
 //! The likeliest counts ([`postlink_flow::likely`]) by what branches mostly do ([`crate::analyse::predict`]) and by
-//! samples, whose blocks are those of [`crate::analyse::bolt_blocks`]. On the programs of `bench/samples.md` the
-//! logarithm of a block's samples for each instruction that it executed has a standard deviation of 0.7 (sqlite) to 1.8
-//! (redis). No instruction counts for more than [`Error::cap`] times what the others of its block have on average: what
-//! waits longer says nothing of how often it runs.
+//! samples of each instruction. On the programs of `bench/samples.md` the logarithm of a block's samples for each
+//! instruction that it executed has a standard deviation of 0.7 (sqlite) to 1.8 (redis): a few instructions wait, and
+//! processors retire several at once, of which the first has the samples of all. So instructions are asked one by one,
+//! each of them with little to say, and not for the sum of a block's.
+//!
+//! What instructions can say at most ([`TIME`]) and how far branches are from what is expected of them ([`DOUBT`]) were
+//! chosen on sqlite, bash and perl alone, for taken branches; [`INSTRUCTIONS`] on all, of samples that were drawn, and
+//! moved on a little.
 //!
 //! # Invariants
 //!
@@ -22,41 +26,33 @@
 use postlink_flow::likely::{Counts, OUTSIDE, Observed, Way, likely};
 use postlink_isa::Isa;
 
-use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::predict::Predictor;
 use crate::attach::evidence::Evidence;
 use crate::attach::records::Record;
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::Program;
 
-/// How samples err.
+/// How samples err: what one instruction can say at most ([`Observed`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Error {
-    /// The standard deviation of the logarithm of the samples of a block by those that its instructions should have.
-    bias: f64,
-    /// So many times as many samples as the other instructions of its block have on average, an instruction may have.
-    cap: f64,
+    /// For its block having run less often.
+    short: f64,
+    /// For it having run more often.
+    long: f64,
 }
 
 /// Samples of a clock, or of cycles.
 pub(super) const TIME: Error = Error {
-    bias: 1.5,
-    cap: 8.0,
+    short: 4.0,
+    long: 1.5,
 };
-/// Samples of executed instructions, which come a little late.
+/// Samples of executed instructions, which come a little late: an instruction may have those of its neighbours.
 pub(super) const INSTRUCTIONS: Error = Error {
-    bias: 0.7,
-    cap: f64::INFINITY,
+    short: 16.0,
+    long: 16.0,
 };
-/// The standard deviation of what branches do by what is expected of them: expectations are poor, and most branches
-/// go nearly always the same way, whichever it is.
-const DOUBT: f64 = 5.0;
-/// The same for jumps through tables, of which each way is expected to be as likely as the others.
-const DOUBT_OF_TABLES: f64 = 2.0;
-/// Samples that the others are taken to have more than they have.
-const FEW: f64 = 4.0;
-/// So many samples are always counted.
-const ALWAYS: f64 = 3.0;
+/// The standard deviation of the logarithm of what branches do by what is expected of them: expectations are poor.
+const DOUBT: f64 = 2.0;
 /// Counts for each sample by instruction.
 const UNIT: f64 = 1000.0;
 
@@ -64,25 +60,19 @@ const UNIT: f64 = 1000.0;
 pub(super) fn samples<I: Isa>(
     program: &Program<'_>,
     cfg: &Cfg,
-    (blocks, records): (&BoltBlocks, &[Record]),
+    records: &[Record],
     error: Error,
     evidence: &mut Evidence,
 ) -> bool {
-    let seen: Vec<(BlockId, Observed)> = blocks
-        .blocks
-        .iter()
-        .filter_map(|run| {
-            let (from, to) = (
-                cfg.blocks[run.first as usize].start,
-                cfg.blocks[run.last as usize].end,
-            );
-            Some((
-                run.first,
-                observed::<I>(program, (from, to), records, error)?,
-            ))
+    let seen: Vec<(BlockId, Observed)> = (0..)
+        .zip(&cfg.blocks)
+        .filter_map(|(b, block)| {
+            let observed = observed::<I>(program, (block.start, block.end), records, error)?;
+            Some((b, observed))
         })
         .collect();
-    if seen.iter().all(|(_, o)| o.samples == 0.0) {
+    let any = |o: &Observed| o.samples.iter().any(|n| *n > 0.0);
+    if !seen.iter().any(|(_, o)| any(o)) {
         return false;
     }
     let ways = ways::<I>(program, cfg);
@@ -103,28 +93,22 @@ fn observed<I: Isa>(
     let code = program.elf.bytes_at(from, to.checked_sub(from)?)?;
     let first = records.partition_point(|r| r.from < from);
     let mut next = records.get(first..)?.iter().peekable();
-    // Samples by instruction that does something; those of one that does nothing are its successor's.
-    let mut each: Vec<f64> = Vec::new();
+    // By instruction that does something; samples of one that does nothing are its successor's.
+    let mut samples: Vec<f64> = Vec::new();
     let mut waiting = 0.0;
     I::sweep(code, from, |insn| {
         while let Some(r) = next.next_if(|r| r.from < insn.end()) {
             waiting += r.count as f64;
         }
         if !insn.traits.nop {
-            each.push(std::mem::take(&mut waiting));
+            samples.push(std::mem::take(&mut waiting));
         }
         true
     });
-    let all: f64 = each.iter().sum();
-    let others = (each.len() as f64 - 1.0).max(1.0);
-    let samples = each.iter().map(|n| {
-        let most = error.cap * (all - n + FEW) / others;
-        n.min(most.max(ALWAYS))
-    });
     Some(Observed {
-        samples: samples.sum(),
-        cost: each.len().max(1) as f64,
-        bias: error.bias,
+        samples,
+        short: error.short,
+        long: error.long,
     })
 }
 
@@ -137,19 +121,19 @@ fn ways<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<Way> {
         let succs = cfg.succs(b);
         let taken = predictor.taken::<I>(program, b);
         for (k, to) in succs.iter().enumerate() {
-            let (share, doubt) = match (block.term, taken) {
-                (_, Some(taken)) if k == 0 => (taken, DOUBT),
-                (_, Some(taken)) => (1.0 - taken, DOUBT),
-                (Term::CondOut { .. } | Term::ShortCondOut { .. }, _) => (0.7, DOUBT),
-                (Term::Dispatch { .. }, _) => (1.0 / succs.len() as f64, DOUBT_OF_TABLES),
-                _ if never_returns(cfg, b) => (0.001, DOUBT),
-                _ => (1.0, DOUBT),
+            let share = match (block.term, taken) {
+                (_, Some(taken)) if k == 0 => taken,
+                (_, Some(taken)) => 1.0 - taken,
+                (Term::CondOut { .. } | Term::ShortCondOut { .. }, _) => 0.7,
+                (Term::Dispatch { .. }, _) => 1.0 / succs.len() as f64,
+                _ if never_returns(cfg, b) => 0.001,
+                _ => 1.0,
             };
             ways.push(Way {
                 from: b,
                 to: *to,
                 share,
-                doubt,
+                doubt: DOUBT,
             });
         }
     }

@@ -228,14 +228,13 @@ fn attach_function<'d, I: Isa>(
     let mut fitted = MatchedRecords::default();
     match weigh {
         Some(weigh) => {
-            let (cfg, blocks) = (&analysed.cfg, &places.blocks);
             let error = match weigh {
                 CountWeight::Calls => None,
                 CountWeight::Instructions => Some(clock::INSTRUCTIONS),
                 CountWeight::Time => Some(clock::TIME),
             };
             let fits = error.is_some_and(|error| {
-                clock::samples::<I>(program, cfg, (blocks, records), error, &mut evidence)
+                clock::samples::<I>(program, &analysed.cfg, records, error, &mut evidence)
             });
             if !fits {
                 samples::<I>(program, &analysed, &places, records, weigh, &mut evidence);
