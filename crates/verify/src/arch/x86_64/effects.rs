@@ -490,11 +490,6 @@ mod tests {
             Ok(())
         });
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     /// glibc's `pkey_get` and `pkey_set` were refused where a counter used `rax` in front of `rdpkru`.
     #[test]
