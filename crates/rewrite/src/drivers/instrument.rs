@@ -738,10 +738,13 @@ fn make<'d, I: Isa>(
             recorder_offsets.push(offset);
         }
     }
+    let mut ready = emit_in_place::<I>(program, function, a, probes)?;
+    // Neither debug information nor translation tables are made of them.
+    ready.code.forget_spans();
     Ok(Ready {
         recorders,
         recorder_offsets,
-        ..emit_in_place::<I>(program, function, a, probes)?
+        ..ready
     })
 }
 

@@ -93,10 +93,8 @@ pub fn emit_in_place<'d, I: Isa>(
         drop_padding: false,
         ..Plan::default()
     };
-    let mut code = emit::emit::<I>(program, &a.cfg, &plan)?;
+    let code = emit::emit::<I>(program, &a.cfg, &plan)?;
     let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code, Stack::of::<I>())?;
-    // Neither debug information nor translation tables are made of them.
-    code.forget_spans();
     Ok(Ready {
         function: function as u32,
         code,
