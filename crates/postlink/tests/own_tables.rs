@@ -434,7 +434,7 @@ int main(void) {
     assert_eq!(listed.lines().count(), 1, "{listed}");
     let address = jumps[0]["address"].as_u64().expect("a number");
     assert!(listed.contains(&format!("{address:#x} labels")), "{listed}");
-    let why = "continues in old code: what it goes to was not loaded from a table";
+    let why = "continuing in old code: what it goes to was not loaded from a table";
     assert!(listed.contains(why), "{listed}");
     let said = folder.postlink(&["inspect", "app", "--relocations", "none"]);
     assert!(said.contains(why), "{said}");
@@ -471,7 +471,7 @@ int main(void) { printf("%ld\n", odd(8, 0) + odd(9, 0) + odd(1, 0)); return 0; }
     let listed = folder.postlink(&["inspect", "app", "--jumps"]);
     assert!(listed.contains("odd"), "{listed}");
     assert!(
-        listed.contains("keeps the function: the address of its table is not a constant"),
+        listed.contains("the function stays: the address of its table is not a constant"),
         "{listed}"
     );
 }
