@@ -6,7 +6,7 @@ mod support;
 use postlink_verify::Options;
 use postlink_verify::mutate::{Faults, Kind};
 use std::collections::BTreeMap;
-use support::folder::Folder;
+use support::folder::{Folder, OPTIMIZE_ALL};
 use support::is_installed;
 
 /// Places tried for each kind.
@@ -55,16 +55,7 @@ fn copies(folder: &Folder, source: &str, flags: &[&str]) -> [serde_json::Value; 
     let none = ["--relocations", "none"];
     folder.postlink(&[&["instrument", "app", "-o", "counting"][..], &none].concat());
     folder.counting_prints(&plain);
-    let optimize = [
-        "optimize",
-        "app",
-        "-p",
-        "run.plraw",
-        "-o",
-        "opt",
-        "--move-all",
-    ];
-    folder.postlink(&[&optimize[..], &none].concat());
+    folder.postlink(&[&OPTIMIZE_ALL[..], &none].concat());
     assert_eq!(folder.run(folder.path("opt"), &[]), plain);
     ["counting", "opt"].map(|output| {
         let said = folder.postlink(&["verify", "app", output, "--json"]);

@@ -139,7 +139,8 @@ pub fn record(
             }
             ui.warn(what);
         }
-        if windows.len() >= plan.windows || windows.len() == before {
+        // A later run may be over before its first window, where the windows of the first one were nearly all.
+        if windows.len() >= plan.windows || windows.is_empty() {
             break;
         }
     }
