@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds real programs, linked with relocations kept, to measure and test on.
 #
-#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck bash perl vim clang aarch64 aarch64-clang variants debug debug-large   (default: sqlite lua exc)
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck bash perl vim tclsh tcc clang aarch64 aarch64-clang variants debug debug-large   (default: sqlite lua exc)
 #
 # Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
 # Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
@@ -83,6 +83,10 @@ for t in ${*:-sqlite lua exc}; do case $t in
     cp "$src/gawk-build/gawk" "$bin/" ;;
   bash|perl|vim)  # the newer of the two releases that releases.sh builds
     declare -A release=([bash]=5.2.15 [perl]=5.36.0 [vim]=9.0); "$here/releases.sh" "$dir" "$t-${release[$t]}" ;;
+  tclsh)
+    s=$(source_of tcl8.6); (cd "$s/unix" && ./configure -q --disable-shared CFLAGS="-O2 -fPIE" LDFLAGS="-pie $Q" >/dev/null && make -s -j"$(nproc)" tclsh >/dev/null); cp "$s/unix/tclsh" "$bin/" ;;
+  tcc)  # it compiles sqlite
+    sqlite_src; s=$(source_of tcc); (cd "$s" && ./configure >/dev/null && gcc -O2 -fPIE -pie $Q -DONE_SOURCE=1 -I. tcc.c -lm -ldl -lpthread -o "$bin/tcc") ;;
   cppcheck)  # C++: virtual calls, standard containers and strings
     s=$(source_of cppcheck); [ -d "$src/cppcheck-build" ] || cp -a "$s" "$src/cppcheck-build"
     make -s -C "$src/cppcheck-build" -j"$(nproc)" CXXFLAGS="-O2 -fPIE -DNDEBUG" LDFLAGS="-pie $Q" MATCHCOMPILER=yes FILESDIR="$src/cppcheck-build" cppcheck >/dev/null

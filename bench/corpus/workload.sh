@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a corpus program on its workload: workload.sh NAME PROGRAM [DIR]    (NAME: sqlite lua exc redis rg gawk cppcheck clang bash perl vim)
+# Runs a corpus program on its workload: workload.sh NAME PROGRAM [DIR]    (NAME: sqlite lua exc redis rg gawk cppcheck clang bash perl vim tclsh tcc)
 # Standard output is the program's own, for comparing runs; DIR is the one given to build.sh. RUNNER may hold an
 # emulator or a checker, N makes the work longer or shorter.
 set -euo pipefail
@@ -15,6 +15,10 @@ case $name in
   bash)   exec ${RUNNER:-} "$prog" --norc "$here/bench.bash" "${N:-3000}" ;;
   perl)   PERL_HASH_SEED=0 exec ${RUNNER:-} "$prog" "$here/bench.pl" "${N:-30000}" ;;
   vim)    N=${N:-500} exec ${RUNNER:-} "$prog" -u NONE -i NONE -n -es -S "$here/bench.vim" ;;
+  tclsh)  TCL_LIBRARY=$(echo "$dir"/src/tcl8.6-*/library) exec ${RUNNER:-} "$prog" "$here/bench.tcl" "${N:-200000}" ;;
+  tcc)    d=$(mktemp -d); trap 'rm -rf "$d"' EXIT   # tcc removes the file that it is to write, so it is not given /dev/null
+          ${RUNNER:-} "$prog" -nostdinc -I"$(echo "$dir"/src/tcc-*/include)" -I/usr/include/x86_64-linux-gnu -I/usr/include -w -c "$dir/src/sqlite/sqlite3.c" -o "$d/o"
+          cksum < "$d/o" ;;
   redis)  d=$(mktemp -d); ${RUNNER:-} "$prog" --port 0 --unixsocket "$d/s" --save '' --appendonly no --dir "$d" --io-threads 1 >/dev/null & pid=$!
           for _ in $(seq 600); do [ -S "$d/s" ] && break; sleep 0.05; done
           "$dir/bin/redis-benchmark" -s "$d/s" -c 20 -r 50000 -q -P 16 -n "${N:-400000}" -t set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,mset >/dev/null

@@ -46,6 +46,8 @@ const PROGRAMS: &[Program] = programs! {
     "bash" "bash-5.2.15" "bash" "bash" None, Some(Some("300"));
     "perl" "perl-5.36.0" "perl" "perl" None, Some(Some("3000"));
     "vim" "vim-9.0" "vim" "vim" None, Some(Some("50"));
+    "tclsh" "tclsh" "tclsh" "tclsh" None, Some(Some("20000"));
+    "tcc" "tcc" "tcc" "tcc" None, Some(None);
     "clang" "clang-no-pie" "clang" "clang" None, None;
     "clang-pie" "clang-pie" "clang" "clang" None, None;
     "sqlite-nopie" "sqlite-nopie" "sqlite" "sqlite" None, None;

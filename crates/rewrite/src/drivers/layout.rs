@@ -202,7 +202,8 @@ impl CallGraph {
     }
 
     /// The functions with counts that are at least as large as those of the calls from them and to them: a function
-    /// whose loop calls others runs as often as they do, however seldom it is entered.
+    /// whose loop calls others runs as often as they do, however seldom it is entered. By entries alone it would look
+    /// cold, and be placed apart from what it calls.
     pub fn raised(&self) -> Vec<LayoutFunction> {
         let mut raised = self.functions.clone();
         let mut sums = vec![[0u64; 2]; raised.len()];
@@ -271,7 +272,7 @@ pub(super) fn order_functions(
             order
         }
         FunctionOrder::Cdsort => cdsort::order(functions, arcs),
-        FunctionOrder::Hfsort => hfsort::order(functions, arcs),
+        FunctionOrder::Hfsort => hfsort::order(&graph.raised(), arcs),
         FunctionOrder::User(names) => {
             let keyed = names.iter().enumerate();
             let lookup =
