@@ -92,7 +92,6 @@ impl<V: Copy> ByIndex<V> {
 pub(crate) struct Indexes {
     /// Words of 64 of them, by number.
     words: FxHashMap<u64, u64>,
-    highest: Option<u64>,
 }
 
 impl Indexes {
@@ -101,30 +100,12 @@ impl Indexes {
         let word = self.words.entry(index >> 6).or_default();
         let before = *word;
         *word |= 1 << (index & 63);
-        self.highest = self.highest.max(Some(index));
         *word != before
-    }
-
-    /// The highest index.
-    pub fn highest(&self) -> Option<u64> {
-        self.highest
-    }
-
-    /// Gives back memory that indexes may need later.
-    pub fn shrink_to_fit(&mut self) {
-        self.words.shrink_to_fit();
     }
 
     /// Forgets all indexes.
     pub fn clear(&mut self) {
         self.words.clear();
-        self.highest = None;
-    }
-
-    /// Whether an index is there.
-    pub fn contains(&self, index: u64) -> bool {
-        let word = self.words.get(&(index >> 6));
-        word.is_some_and(|word| word >> (index & 63) & 1 == 1)
     }
 }
 
@@ -152,8 +133,6 @@ mod tests {
                     assert_eq!(set.insert(index), all.insert(index));
                 }
                 assert_eq!(map.get(index), right.get(&index).copied());
-                assert_eq!(set.contains(index), all.contains(&index));
-                assert_eq!(set.highest(), all.last().copied());
             }
             let mut all: Vec<_> = map.iter().collect();
             all.sort_unstable();

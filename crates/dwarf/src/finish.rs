@@ -151,7 +151,7 @@ impl<'a> Finish<'a> {
                 new => new,
             },
             Number::Index(user) => match places.outcomes.get(user as usize) {
-                Some(Outcome::Index(index)) => *index,
+                Some(Outcome::Index(index)) => u64::from(*index),
                 Some(Outcome::Lost) => {
                     self.report.lose(Loss::SharedIndex);
                     return Ok(None);

@@ -30,7 +30,7 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::by_index::{ByIndex, Indexes};
+use crate::by_index::ByIndex;
 use crate::lists::INDEX;
 use crate::read::{Reader, fits, number, put_number, uleb_len};
 use crate::sections::Section;
@@ -123,8 +123,8 @@ enum Rank {
 pub(crate) enum Outcome {
     /// Its entry has the value that it wants.
     Same,
-    /// It has another index.
-    Index(u64),
+    /// It has another index. What a unit names by a higher one cannot be read.
+    Index(u32),
     /// It must do without an address.
     Without,
     /// It names a wrong value.
@@ -194,6 +194,14 @@ impl Extents {
         Extents { without: out, with }
     }
 
+    /// Pools with headers alone: all, if a unit of DWARF 5 is among those of the program.
+    pub fn with_headers(section: &[u8]) -> Self {
+        Extents {
+            without: Vec::new(),
+            with: contributions(section),
+        }
+    }
+
     /// What is known of the pool whose first entry is at `base`.
     pub fn of(&self, section: &[u8], base: u64) -> Option<Contribution> {
         let Ok(i) = self.without.binary_search(&base) else {
@@ -214,6 +222,7 @@ impl Extents {
 }
 
 /// The bytes that users of a pool reach.
+#[derive(Clone, Debug)]
 pub(crate) struct Reach {
     /// With the header.
     pub range: Range<u64>,
@@ -222,20 +231,15 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Of a pool of which `own` is known, by its users, and other entries that are named.
-    pub fn new(
-        section: &[u8],
-        base: u64,
-        own: Option<Contribution>,
-        (users, named): (&[User], &Indexes),
-    ) -> Self {
+    /// Of a pool of which `own` is known, by its users.
+    pub fn new(section: &[u8], base: u64, own: Option<Contribution>, users: &[User]) -> Self {
         let pool = Pool {
             section,
             base: Some(base),
         };
         let used = users.iter().filter(|user| user.kind != UserKind::Any);
         // What is not in the section is no entry.
-        let used = used.map(User::index).chain(named.highest());
+        let used = used.map(User::index);
         let used = used.filter(|index| pool.get(*index).is_ok());
         let last = used.map(|index| base + ENTRY * index + ENTRY).max();
         let end = last.unwrap_or(base);
@@ -268,12 +272,12 @@ fn contribution(section: &[u8], at: u64) -> Option<Contribution> {
 }
 
 /// Decides about one pool. Returns an outcome per user. Entries that nothing names are given to others if all that
-/// names any is known: `users`, or what `named` keeps.
+/// names any is known.
 pub(crate) fn resolve(
     section: &[u8],
     base: u64,
     own: Option<Contribution>,
-    (users, named): (&[User], &Indexes),
+    users: &[User],
     all_known: bool,
 ) -> (Resolved, Vec<Outcome>) {
     let mut values: ByIndex<(Rank, u64)> = ByIndex::for_values(users.len());
@@ -303,7 +307,7 @@ pub(crate) fn resolve(
     let mut appended: FxHashMap<u64, u64> = FxHashMap::default();
     // Fields of one byte have no room for what is appended to a pool of more than 128 entries.
     let unused = 0..count.filter(|_| all_known).unwrap_or(0);
-    let is_unused = |i: &u64| values.get(*i).is_none() && !named.contains(*i);
+    let is_unused = |i: &u64| values.get(*i).is_none();
     let mut unused = unused.filter(is_unused).peekable();
     let mut reused: FxHashMap<u64, u64> = FxHashMap::default();
     let outcome = |user: &User| {
@@ -322,6 +326,7 @@ pub(crate) fn resolve(
         };
         let known = appended.get(&user.want).copied();
         let index = known.unwrap_or(count + resolved.appended.len() as u64);
+        let named = |index: u64| u32::try_from(index).map_or(Outcome::Lost, Outcome::Index);
         let fits = |index: u64| {
             let by_len = uleb && uleb_len(index) <= usize::from(size);
             by_len || !uleb && fits(index, size)
@@ -333,7 +338,7 @@ pub(crate) fn resolve(
                 if again.is_none() {
                     resolved.changed.push((index, user.want));
                 }
-                return Outcome::Index(index);
+                return named(index);
             }
             return Outcome::Lost;
         }
@@ -341,15 +346,27 @@ pub(crate) fn resolve(
             appended.insert(user.want, index);
             resolved.appended.push(user.want);
         }
-        Outcome::Index(index)
+        named(index)
     };
     let outcomes = users.iter().map(outcome).collect();
     resolved.changed.sort_unstable();
+    resolved.changed.shrink_to_fit();
     (resolved, outcomes)
 }
 
 /// Writes the changes of pools, by the places of their first entries.
-pub(crate) fn splice(pools: &BTreeMap<u64, (Option<Contribution>, Resolved)>, out: &mut Splices) {
+pub(crate) fn splice(pools: BTreeMap<u64, (Option<Contribution>, Resolved)>, out: &mut Splices) {
+    // Pools of a large program have millions of entries that change: each list is freed when it was written.
+    let changed = pools.values().map(|(_, r)| r.changed.len()).sum::<usize>();
+    let appended = pools.values().map(|(_, r)| r.appended.len()).sum::<usize>();
+    let grown = pools
+        .values()
+        .filter(|(_, r)| !r.appended.is_empty())
+        .count();
+    out.reserve(
+        changed + 2 * grown,
+        ENTRY as usize * (changed + appended + grown),
+    );
     let mut bytes = Vec::new();
     for (base, (own, resolved)) in pools {
         let grown = own.filter(|_| !resolved.appended.is_empty());
@@ -419,14 +436,14 @@ mod tests {
             user(2, 0xa000, FIELD),
         ];
         let own = contribution(&section, 0);
-        let (resolved, outcomes) = resolve(&section, 8, own, (&users, &Indexes::default()), true);
+        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
         use Outcome::{Index, Same, Without};
         assert_eq!(
             outcomes,
             [Without, Same, Index(3), Index(3), Same, Same, Without, Same]
         );
         let mut out = Splices::default();
-        splice(&BTreeMap::from([(8, (own, resolved))]), &mut out);
+        splice(BTreeMap::from([(8, (own, resolved))]), &mut out);
         let new = out.apply(&section);
         let pool = Pool {
             section: &new,
@@ -445,14 +462,8 @@ mod tests {
     fn a_contribution_that_does_not_hold_all_that_is_used_does_not_grow() {
         let mut section = section(3);
         let own = contribution(&section, 0);
-        let reach = |section: &[u8], own, index| {
-            Reach::new(
-                section,
-                8,
-                own,
-                (&[user(index, 0, FIELD)], &Indexes::default()),
-            )
-        };
+        let reach =
+            |section: &[u8], own, index| Reach::new(section, 8, own, &[user(index, 0, FIELD)]);
         let whole = reach(&section, own, 2);
         assert!(whole.own == own && whole.range == (0..32));
         // What is not in the section does not count.
@@ -471,14 +482,7 @@ mod tests {
         let section = section(200);
         let users = [user(0, 0x1000, UserKind::Keep), user(0, 0x5, FIELD)];
         assert_eq!(
-            resolve(
-                &section,
-                8,
-                contribution(&section, 0),
-                (&users, &Indexes::default()),
-                false
-            )
-            .1,
+            resolve(&section, 8, contribution(&section, 0), &users, false).1,
             [Outcome::Same, Outcome::Lost]
         );
     }
@@ -494,13 +498,13 @@ mod tests {
         let first = users.len();
         users.extend([0x5, 0x6, 0x5, 0x8].map(|want| user(0, want, FIELD)));
         let own = contribution(&section, 0);
-        let (resolved, outcomes) = resolve(&section, 8, own, (&users, &Indexes::default()), true);
+        let (resolved, outcomes) = resolve(&section, 8, own, &users, true);
         use Outcome::{Index, Lost};
         // The third such entry has an index of two bytes.
         assert_eq!(outcomes[first..], [Index(7), Index(9), Index(7), Lost]);
         assert_eq!(resolved.changed, [(7, 0x5), (9, 0x6)]);
         assert_eq!(resolved.appended, [0; 0]);
-        let (_, outcomes) = resolve(&section, 8, own, (&users, &Indexes::default()), false);
+        let (_, outcomes) = resolve(&section, 8, own, &users, false);
         assert_eq!(outcomes[first..], [Lost; 4]);
     }
 
@@ -517,11 +521,11 @@ mod tests {
             user(0, 0x8000, UserKind::Any),
             user(0, 0x7000, UserKind::Any),
         ];
-        let (resolved, outcomes) = resolve(&section, 0, own, (&users, &Indexes::default()), true);
+        let (resolved, outcomes) = resolve(&section, 0, own, &users, true);
         use Outcome::{Index, Same};
         assert_eq!(outcomes, [Index(2), Same, Index(3), Index(2)]);
         let mut out = Splices::default();
-        splice(&BTreeMap::from([(0, (own, resolved))]), &mut out);
+        splice(BTreeMap::from([(0, (own, resolved))]), &mut out);
         let new = out.apply(&section);
         let values: Vec<u64> = new.chunks(8).map(number).collect();
         assert_eq!(values, [0x1000, 0x2000, 0x7000, 0x8000, 0x3000]);

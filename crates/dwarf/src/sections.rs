@@ -172,6 +172,12 @@ impl<'d> Reading<'d> {
         }
     }
 
+    /// A place far from others was read: the system reads what is around it as well.
+    pub fn one_place(&self) {
+        const AROUND: u64 = 64 << 10;
+        self.done(AROUND);
+    }
+
     /// Much memory was freed.
     pub fn freed(&self) {
         if let Some(GiveBack(give_back)) = self.give_back {

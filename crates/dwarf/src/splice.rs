@@ -16,8 +16,10 @@ use std::ops::Range;
 /// Changes of one section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Splices {
-    list: Vec<Splice>,
+    list: Places,
     bytes: Vec<u8>,
+    /// Old bytes that are replaced.
+    removed: u64,
     /// Parts of the section that change, by their splices.
     parts: Vec<Part>,
     /// Parts that were written again at the section's end.
@@ -41,14 +43,84 @@ struct Again {
     inner: Splices,
 }
 
+/// One splice: where it begins, how many old bytes were replaced in front of it, and how many new ones took their
+/// place. How many it has itself the next one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Splice {
-    start: u64,
-    end: u64,
-    /// Old bytes that were replaced in front of it.
-    removed: u64,
-    /// Where the new bytes begin in `bytes`; they end where the next splice's begin.
-    bytes: usize,
+struct Place<N> {
+    start: N,
+    removed: N,
+    bytes: N,
+}
+
+/// All of them. There are millions, and hardly a section has 4 GiB, so they are in 32 bits until one has no room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Places {
+    Narrow(Vec<Place<u32>>),
+    Wide(Vec<Place<u64>>),
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Places::Narrow(Vec::new())
+    }
+}
+
+impl Place<u64> {
+    /// The same in 32 bits, if it has room.
+    fn narrow(self) -> Option<Place<u32>> {
+        Some(Place {
+            start: u32::try_from(self.start).ok()?,
+            removed: u32::try_from(self.removed).ok()?,
+            bytes: u32::try_from(self.bytes).ok()?,
+        })
+    }
+}
+
+impl Place<u32> {
+    fn wide(self) -> Place<u64> {
+        Place {
+            start: self.start.into(),
+            removed: self.removed.into(),
+            bytes: self.bytes.into(),
+        }
+    }
+}
+
+impl Places {
+    fn len(&self) -> usize {
+        match self {
+            Places::Narrow(list) => list.len(),
+            Places::Wide(list) => list.len(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> Option<Place<u64>> {
+        match self {
+            Places::Narrow(list) => list.get(i).map(|place| place.wide()),
+            Places::Wide(list) => list.get(i).copied(),
+        }
+    }
+
+    fn reserve(&mut self, more: usize) {
+        match self {
+            Places::Narrow(list) => list.reserve_exact(more),
+            Places::Wide(list) => list.reserve_exact(more),
+        }
+    }
+
+    fn push(&mut self, place: Place<u64>) {
+        match (&mut *self, place.narrow()) {
+            (Places::Narrow(list), Some(narrow)) => list.push(narrow),
+            (Places::Wide(list), _) => list.push(place),
+            (Places::Narrow(list), None) => {
+                let mut wide: Vec<Place<u64>> = Vec::with_capacity(2 * list.len() + 1);
+                wide.extend(list.iter().map(|place| place.wide()));
+                wide.push(place);
+                *self = Places::Wide(wide);
+            }
+        }
+    }
 }
 
 impl Splices {
@@ -58,14 +130,18 @@ impl Splices {
             old.start <= old.end,
             "a splice that ends in front of its start"
         );
-        let behind = self.list.last().is_none_or(|last| last.end <= old.start);
-        assert!(behind, "splices must ascend");
-        self.list.push(Splice {
+        let last = self.list.len().checked_sub(1);
+        let behind = last.and_then(|last| self.end(last));
+        assert!(
+            behind.is_none_or(|end| end <= old.start),
+            "splices must ascend"
+        );
+        self.list.push(Place {
             start: old.start,
-            end: old.end,
-            removed: self.removed(),
-            bytes: self.bytes.len(),
+            removed: self.removed,
+            bytes: self.bytes.len() as u64,
         });
+        self.removed += old.end - old.start;
         self.bytes.extend_from_slice(new);
     }
 
@@ -76,7 +152,7 @@ impl Splices {
 
     /// Makes room for so many more splices and new bytes.
     pub(crate) fn reserve(&mut self, splices: usize, bytes: usize) {
-        self.list.reserve_exact(splices);
+        self.list.reserve(splices);
         self.bytes.reserve_exact(bytes);
     }
 
@@ -131,7 +207,7 @@ impl Splices {
 
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.list.len() == 0
     }
 
     /// Number of splices.
@@ -142,12 +218,37 @@ impl Splices {
     /// The i-th: the old bytes that are replaced, and what replaces them.
     pub fn get(&self, i: usize) -> Option<(Range<u64>, &[u8])> {
         let splice = self.list.get(i)?;
-        let end = self
-            .list
-            .get(i + 1)
-            .map_or(self.bytes.len(), |next| next.bytes);
-        let new = self.bytes.get(splice.bytes..end).unwrap_or_default();
-        Some((splice.start..splice.end, new))
+        let (removed, bytes) = self.before(i + 1);
+        // They are in memory.
+        let new = self.bytes.get(splice.bytes as usize..bytes as usize);
+        let end = splice.start + (removed - splice.removed);
+        Some((splice.start..end, new.unwrap_or_default()))
+    }
+
+    /// Old bytes that are replaced by the first splices, and new ones that take their place.
+    fn before(&self, splices: usize) -> (u64, u64) {
+        let all = (self.removed, self.bytes.len() as u64);
+        let next = self.list.get(splices);
+        next.map_or(all, |next| (next.removed, next.bytes))
+    }
+
+    /// One past the last old byte of the i-th.
+    fn end(&self, i: usize) -> Option<u64> {
+        let splice = self.list.get(i)?;
+        Some(splice.start + (self.before(i + 1).0 - splice.removed))
+    }
+
+    /// How many end at an offset or in front of it.
+    fn ended(&self, offset: u64) -> usize {
+        let (mut low, mut high) = (0, self.list.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            (low, high) = match self.end(middle) {
+                Some(end) if end <= offset => (middle + 1, high),
+                _ => (low, middle),
+            };
+        }
+        low
     }
 
     /// The old bytes that are replaced and what replaces them, ascending.
@@ -157,7 +258,7 @@ impl Splices {
 
     /// Length of the section that was `old_len` bytes long.
     pub fn new_len(&self, old_len: u64) -> u64 {
-        old_len - self.removed() + self.bytes.len() as u64
+        old_len - self.removed + self.bytes.len() as u64
     }
 
     /// New offset of what began at the old offset; `None` if it is inside of replaced bytes.
@@ -168,7 +269,7 @@ impl Splices {
             return Some(part.start + inside);
         }
         // Those that end at the offset or in front of it: their bytes are all in front of what begins there.
-        let before = self.list.partition_point(|s| s.end <= offset);
+        let before = self.ended(offset);
         if self.list.get(before).is_some_and(|s| s.start < offset) {
             return None;
         }
@@ -184,18 +285,8 @@ impl Splices {
 
     /// New offset of what begins at `offset` after the first `before` splices.
     fn place(&self, before: usize, offset: u64) -> u64 {
-        let (removed, added) = match self.list.get(before) {
-            Some(s) => (s.removed, s.bytes),
-            None => (self.removed(), self.bytes.len()),
-        };
-        offset - removed + added as u64
-    }
-
-    /// Old bytes that are replaced.
-    fn removed(&self) -> u64 {
-        self.list
-            .last()
-            .map_or(0, |s| s.removed + (s.end - s.start))
+        let (removed, added) = self.before(before);
+        offset - removed + added
     }
 
     /// The new section. `old` is the section that the splices were made for.
@@ -293,6 +384,30 @@ mod tests {
         assert_eq!(at(10), Some(12));
         assert_eq!([s.start_of(0), s.start_of(1), s.start_of(2)], [2, 7, 9]);
         assert_eq!(Splices::default().shift(7), Some(7));
+    }
+
+    #[test]
+    fn splices_of_a_section_of_more_than_4_gib_are_like_others() {
+        let mut s = Splices::default();
+        s.push(2..4, b"abc");
+        s.push(6..6, b"xy");
+        let far = 5 << 32;
+        s.push(far..far + (1 << 33), b"z");
+        s.push(far + (1 << 33)..far + (1 << 33) + 1, b"");
+        let all: Vec<_> = s.iter().collect();
+        assert_eq!(
+            all,
+            [
+                (2..4, &b"abc"[..]),
+                (6..6, b"xy"),
+                (far..far + (1 << 33), b"z"),
+                (far + (1 << 33)..far + (1 << 33) + 1, b"")
+            ]
+        );
+        assert_eq!([s.shift(5), s.shift(7)], [Some(6), Some(10)]);
+        assert_eq!([s.shift(far), s.shift(far + 1)], [Some(far + 3), None]);
+        assert_eq!(s.new_len(6 << 32), (6 << 32) - (1 << 33) + 3);
+        assert_eq!(s.start_of(3), far + 4);
     }
 
     #[test]

@@ -448,6 +448,8 @@ impl<'a, 'd> Entries<'a, 'd> {
 /// What the rest of a unit depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Root {
+    /// The code of its abbreviation.
+    pub code: u64,
     /// What lists are relative to.
     pub base: u64,
     /// Where index 0 of the address pool is.
@@ -545,6 +547,7 @@ impl Root {
         let Some(entry) = Entries::of(unit, table, data).next()? else {
             return Ok(root);
         };
+        root.code = entry.declaration.code;
         let mut values = Values {
             data,
             section: unit.section.name(),

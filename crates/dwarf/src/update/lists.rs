@@ -136,6 +136,7 @@ impl Job<'_, '_> {
             let c = &contributions[home];
             let distance = contribution::grow(section, new.name(), c, growth, splices)?;
             distances.insert(home, distance);
+            self.reading.done(c.lists - c.start);
         }
         let end = section.len() as u64;
         let mut alone_at = end;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 1 | unit or part of one, in parallel | patches, conversions, new lists, users of pools ([`crate::walk`]) |
 //! | 2 | line program, in parallel, beside 1 | what changes in programs ([`crate::line`]) |
-//! | 3 | pool | values of entries, and who must do without ([`crate::pool`]) |
+//! | 3 | pool that several units share; others in pass 1 | values of entries, and who must do without ([`crate::pool`]) |
 //! | 4 | table | alternate abbreviations ([`crate::abbrev`]) |
 //! | 5 | section, units in order | places of new lists ([`crate::contribution`]) |
 //! | 6 | unit, in parallel | new bytes of entries ([`crate::finish`]) |
@@ -130,6 +130,9 @@ fn sets<'a, 'd>(
     let mut failed = Passed::new();
     let mut out = vec![Shared::new(*sections, map)?];
     let part = part.or_else(|| part_of(sections, files));
+    let pools = Extents::with_headers(sections.get(Section::Addr));
+    out.iter_mut()
+        .for_each(|shared| shared.pools = pools.clone());
     let version = split::version_of(files);
     for (i, file) in files.iter().enumerate() {
         if file.version() != version {

@@ -7,8 +7,7 @@ use rayon::prelude::*;
 
 use super::{Job, Passed};
 use crate::Error;
-use crate::abbrev::{Additions, Demand};
-use crate::by_index::Indexes;
+use crate::abbrev::Additions;
 use crate::finish;
 use crate::names::at;
 use crate::pool::{self, Contribution, Outcome, Reach, Resolved, User};
@@ -16,7 +15,7 @@ use crate::read::{put_at, put_uleb_padded};
 use crate::report::Loss;
 use crate::sections::Section;
 use crate::unit::{Entries, Unit, Values};
-use crate::walk::{Conversion, Indexed, Plan};
+use crate::walk::{Conversion, Plan, without_addresses};
 
 /// A pool, and what uses it.
 struct UsedPool<'a> {
@@ -24,10 +23,8 @@ struct UsedPool<'a> {
     base: u64,
     /// Units that name it, by number.
     units: &'a [usize],
-    /// What these want of it.
+    /// What these want of it; nothing if that is decided already.
     users: Cow<'a, [User]>,
-    /// Other entries that they name.
-    named: &'a Indexes,
     reach: Reach,
 }
 
@@ -44,25 +41,32 @@ impl Job<'_, '_> {
             }
         }
         let section = self.program().get(Section::Addr);
-        let none = Indexes::default();
         let pools: Vec<UsedPool<'_>> = of_pool
             .par_iter()
             .map(|(base, units)| {
-                let (users, named): (Cow<'_, [User]>, &Indexes) = match units[..] {
-                    [only] => (Cow::Borrowed(&plans[only].users), &plans[only].named),
-                    // Those that share a pool have users for all.
+                let users: Cow<'_, [User]> = match units[..] {
+                    [only] => Cow::Borrowed(&plans[only].users),
                     _ => {
                         let users = units.iter().flat_map(|i| plans[*i].users.iter().copied());
-                        (users.collect(), &none)
+                        users.collect()
                     }
                 };
-                let own = self.extents.of(section, *base);
+                let decided = || match units[..] {
+                    [only] => plans[only].pool.as_ref(),
+                    _ => None,
+                };
+                let reach = match decided() {
+                    Some(decided) => decided.reach.clone(),
+                    None => {
+                        let own = self.extents.of(section, *base);
+                        Reach::new(section, *base, own, &users)
+                    }
+                };
                 UsedPool {
                     base: *base,
                     units,
-                    reach: Reach::new(section, *base, own, (&users, named)),
                     users,
-                    named,
+                    reach,
                 }
             })
             .collect();
@@ -70,7 +74,7 @@ impl Job<'_, '_> {
         if !failed.is_empty() {
             return Ok((Vec::new(), failed));
         }
-        let resolved: Vec<_> = pools
+        let mut resolved: Vec<_> = pools
             .par_iter()
             .map(|pool| {
                 // Operations that are not known may name any entry.
@@ -80,11 +84,18 @@ impl Job<'_, '_> {
                 };
                 let all_known = pool.units.iter().all(is_known);
                 let (base, own) = (pool.base, pool.reach.own);
-                let users = (&*pool.users, pool.named);
-                let resolved = pool::resolve(section, base, own, users, all_known);
+                let resolved = pool::resolve(section, base, own, &pool.users, all_known);
                 (base, own, resolved)
             })
             .collect();
+        drop(pools);
+        for ((.., (resolved, _)), units) in resolved.iter_mut().zip(of_pool.values()) {
+            for i in units {
+                if let Some(decided) = plans[*i].pool.take() {
+                    *resolved = decided.resolved;
+                }
+            }
+        }
         if self.behind {
             let failed = self.without_contribution(&resolved, &of_pool);
             if !failed.is_empty() {
@@ -101,7 +112,7 @@ impl Job<'_, '_> {
                 outcomes[*i] = std::mem::replace(&mut of_users, rest);
             }
         }
-        pool::splice(&pools, self.change(Section::Addr));
+        pool::splice(pools, self.change(Section::Addr));
         self.settle(0, Section::Addr);
         let mut failed = Passed::new();
         for ((unit, plan), outcomes) in self.units.iter().zip(&mut *plans).zip(&outcomes) {
@@ -113,7 +124,12 @@ impl Job<'_, '_> {
             .par_iter_mut()
             .zip(&outcomes)
             .enumerate()
-            .try_for_each(|(i, (plan, outcomes))| self.without_addresses(i, plan, outcomes))?;
+            .try_for_each(|(i, (plan, outcomes))| {
+                plan.users = Vec::new(); // they are of no use any more
+                let (unit, root) = (&self.units[i], &self.roots[i]);
+                let data = self.sets[unit.set].sections.get(unit.section);
+                without_addresses((unit, root, self.tables.of(i)), data, plan, outcomes)
+            })?;
         Ok((outcomes, failed))
     }
 
@@ -164,64 +180,6 @@ impl Job<'_, '_> {
         failed
     }
 
-    /// Scopes that lost their index get an abbreviation without one.
-    fn without_addresses(
-        &self,
-        unit: usize,
-        plan: &mut Plan,
-        outcomes: &[Outcome],
-    ) -> Result<(), Error> {
-        // They are of no use any more.
-        (plan.users, plan.named) = Default::default();
-        for scope in std::mem::take(&mut plan.indexed) {
-            if outcomes.get(scope.user as usize) != Some(&Outcome::Without) {
-                continue;
-            }
-            let (start, end) = match scope.is {
-                Indexed::Conversion(c) => {
-                    plan.conversions[c as usize].demand.without_address = true;
-                    continue;
-                }
-                Indexed::Interval { start, end } => (start, end),
-            };
-            let (u, root) = (&self.units[unit], &self.roots[unit]);
-            let data = self.sets[u.set].sections.get(u.section);
-            let at = u.start + scope.at as usize;
-            let Some(entry) = Entries::at(u, self.tables.of(unit), data, at).next()? else {
-                continue;
-            };
-            let (Some(low), Some(high)) = (entry.get(at::LOW_PC), entry.get(at::HIGH_PC)) else {
-                continue;
-            };
-            let list = plan.ranges.bytes.len() as u64;
-            let interval = start..end;
-            let ranges = if start < end {
-                std::slice::from_ref(&interval)
-            } else {
-                &[]
-            };
-            crate::lists::put_ranges(&mut plan.ranges.bytes, u.encoding, root.base, ranges);
-            plan.report.range_lists += 1;
-            plan.conversions.push(Conversion {
-                at: scope.at,
-                demand: Demand {
-                    not_root: true,
-                    code: entry.declaration.code,
-                    low: low.size as u8,
-                    high: high.size as u8,
-                    without_address: true,
-                    by_index: false,
-                    only_by_index: root.is_split && u.encoding.version == 5,
-                },
-                list,
-                entry: start,
-                slot: None,
-                first_len: end - start,
-            });
-        }
-        Ok(())
-    }
-
     /// Pass 4. Returns additions by table.
     pub(super) fn abbreviations(
         &mut self,
@@ -270,6 +228,11 @@ impl Job<'_, '_> {
         plan: &mut Plan,
         additions: &Additions,
     ) -> Result<(), Error> {
+        // Most tables keep the declarations of roots, and roots of all units would have to be read again.
+        let code = self.roots[i].code;
+        if !additions.redefined.contains_key(&code) {
+            return Ok(());
+        }
         let (unit, table) = (&self.units[i], self.tables.of(i));
         let data = self.sets[unit.set].sections.get(unit.section);
         let at = (unit.root - unit.start) as u32;
@@ -332,7 +295,7 @@ fn fill_indexes(unit: &Unit, plan: &mut Plan, outcomes: &[Outcome]) -> Result<()
             return Err(Error::new(unit.section.name(), unit.start as u64, what));
         };
         let mut bytes = Vec::with_capacity(crate::lists::INDEX);
-        put_uleb_padded(&mut bytes, *index, crate::lists::INDEX);
+        put_uleb_padded(&mut bytes, u64::from(*index), crate::lists::INDEX);
         if !put_at(&mut lists.bytes, *at, &bytes) {
             let what = "a list without its index";
             return Err(Error::new(unit.section.name(), unit.start as u64, what));

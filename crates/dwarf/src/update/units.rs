@@ -102,12 +102,19 @@ impl Found<'_> {
 
 /// Gives each unit its root. Skeletons without their other half stay, and so do files without a skeleton, of
 /// which nothing is said, as nothing leads to them.
-fn pair(sets: &[Shared<'_, '_>], found: &mut Found<'_>) -> (Vec<Root>, Vec<usize>) {
+fn pair(
+    sets: &[Shared<'_, '_>],
+    found: &mut Found<'_>,
+    reading: &Reading<'_>,
+) -> (Vec<Root>, Vec<usize>) {
     let tables = &found.tables;
     let units = std::mem::take(&mut found.units);
     let roots: Vec<Result<Root, Error>> = (0..units.len())
         .into_par_iter()
-        .map(|i| Root::read(&units[i], tables.of(i), &sets[units[i].set].sections))
+        .map(|i| {
+            reading.one_place();
+            Root::read(&units[i], tables.of(i), &sets[units[i].set].sections)
+        })
         .collect();
     let skeletons: FxHashMap<u64, Root> = roots
         .iter()
@@ -197,7 +204,7 @@ pub(super) fn walk_all<'d>(
     reading: &Reading<'_>,
 ) -> Walked<'d> {
     let mut found = find(sets, passed);
-    let (mut roots, kept) = pair(sets, &mut found);
+    let (mut roots, kept) = pair(sets, &mut found, reading);
     let mut tables = found.tables;
     tables.of_unit = kept.iter().map(|i| tables.of_unit[*i]).collect();
     own_pools(&mut roots);

@@ -5,10 +5,11 @@
 //! that name them, like all offsets into sections that grow, are patches whose numbers follow later. Scopes
 //! of several intervals are noted as [`Conversion`]s: their abbreviations can be numbered only when those of
 //! all units with the same table are known. Indexes into address pools are noted as users, and decided for
-//! all units of a pool at once.
+//! all units of a pool at once, or [here](own_pool) if one unit alone names it.
 //!
 //! Nothing here depends on other units, so units are walked in parallel, and large ones in [parts].
 
+mod own_pool;
 mod parts;
 mod places;
 mod scopes;
@@ -25,11 +26,12 @@ use crate::forms;
 use crate::lists::{List, Location};
 use crate::map::{AddressMap, Stays};
 use crate::names::{at, form, tag};
-use crate::pool::{Pool, User, UserKind};
+use crate::pool::{Extents, Pool, User, UserKind};
 use crate::report::{Loss, Report};
 use crate::sections::{Reading, Section, Sections};
 use crate::split;
 use crate::unit::{Attribute, Entries, Entry, Root, Unit, Values};
+pub(crate) use own_pool::{OwnPool, without_addresses};
 
 /// A number that a field will hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,9 +127,8 @@ pub(crate) struct Plan {
     pub patches: Vec<Patch>,
     pub conversions: Vec<Conversion>,
     pub users: Vec<User>,
-    /// Entries of the pool that something names and that keep their values, if the unit has a pool of its own: these
-    /// have no users.
-    pub named: Indexes,
+    /// What becomes of the unit's pool, if that is decided already: then there are no users.
+    pub pool: Option<OwnPool>,
     pub indexed: Vec<IndexedScope>,
     pub ranges: NewLists,
     pub locations: NewLists,
@@ -137,54 +138,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Leaves out what names entries of a pool that keep their values. Units of clang have a pool each, most of whose
-    /// entries name code that stays: all that named them would be in memory until the pools of all units are decided.
-    fn forget_unchanged(&mut self, pool: &Pool<'_>) -> Result<(), Error> {
-        let mut changes = Indexes::default();
-        for user in self.users.iter().filter(|u| u.kind != UserKind::Any) {
-            if pool.get(user.index())? != user.want {
-                changes.insert(user.index());
-            }
-        }
-        const GONE: u32 = u32::MAX;
-        let mut numbers = Vec::with_capacity(self.users.len());
-        let mut left = 0;
-        let named = &mut self.named;
-        self.users.retain(|user| {
-            let counts = user.kind == UserKind::Any || changes.contains(user.index());
-            numbers.push(if counts { left } else { GONE });
-            if !counts {
-                named.insert(user.index());
-            }
-            left += u32::from(counts);
-            counts
-        });
-        let number = |user: &u32| numbers.get(*user as usize).copied().filter(|n| *n != GONE);
-        self.patches.retain_mut(|patch| match &mut patch.number {
-            Number::Index(user) => {
-                let new = number(user);
-                *user = new.unwrap_or(*user);
-                new.is_some()
-            }
-            _ => true,
-        });
-        self.indexed.retain_mut(|scope| {
-            let new = number(&scope.user);
-            scope.user = new.unwrap_or(scope.user);
-            new.is_some()
-        });
-        for (_, user) in &mut self.locations.indexes {
-            *user = number(user).unwrap_or(*user); // any entry does for them: they are all there
-        }
-        Ok(())
-    }
-
     /// Forgets everything, but keeps the memory for it.
     fn clear(&mut self) {
         self.patches.clear();
         self.conversions.clear();
         self.users.clear();
-        self.named.clear();
+        self.pool = None;
         self.indexed.clear();
         self.covers.clear();
         self.report = Report::default();
@@ -200,7 +159,7 @@ impl Plan {
 
     /// Whether anything names an entry of its pool.
     pub fn uses_pool(&self) -> bool {
-        !self.users.is_empty() || self.named.highest().is_some()
+        !self.users.is_empty() || self.pool.is_some()
     }
 
     /// Gives back memory: plans of all units are there together.
@@ -208,7 +167,6 @@ impl Plan {
         self.patches.shrink_to_fit();
         self.conversions.shrink_to_fit();
         self.users.shrink_to_fit();
-        self.named.shrink_to_fit();
         self.indexed.shrink_to_fit();
         for lists in [&mut self.ranges, &mut self.locations] {
             lists.known = Ascending::default(); // it is of use to the walk alone
@@ -225,6 +183,8 @@ pub(crate) struct Shared<'a, 'd> {
     pub map: &'a AddressMap,
     pub rnglists: Vec<Contribution>,
     pub loclists: Vec<Contribution>,
+    /// Address pools with headers; those of the program alone.
+    pub pools: Extents,
     /// Bytes of a part of a unit that is walked by itself; `None`: units are not cut.
     pub part: Option<usize>,
 }
@@ -238,6 +198,7 @@ impl<'a, 'd> Shared<'a, 'd> {
             map,
             rnglists: read(Section::Rnglists)?,
             loclists: read(Section::Loclists)?,
+            pools: Extents::default(),
             part: None,
         })
     }
@@ -262,11 +223,9 @@ pub(crate) fn walk(
     }
     let parts = parts::cut(&walk);
     parts::walk(&mut walk, &parts, reading)?;
+    walk.decide_own_pool()?;
     let mut plan = walk.plan;
     plan.report.units = 1;
-    if root.has_own_pool {
-        plan.forget_unchanged(&walk.values.pool)?;
-    }
     plan.shrink();
     Ok(plan)
 }
