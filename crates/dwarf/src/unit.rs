@@ -316,6 +316,24 @@ impl<'a, 'd> Entries<'a, 'd> {
     pub fn cuts(mut self, apart: usize) -> Result<Vec<usize>, Error> {
         let mut out = Vec::new();
         let mut last = self.reader.at;
+        while let Some((start, depth, declaration)) = self.declaration()? {
+            if depth == 1 && start - last >= apart {
+                out.push(start);
+                last = start;
+            }
+            for step in self.table.steps(declaration) {
+                self.reader.skip(step.skip.into())?;
+                self.skip_value(step)?;
+            }
+            self.reader.skip(declaration.rest.into())?;
+        }
+        Ok(out)
+    }
+
+    /// Reads the next entry's code: where it is, how many entries it is inside of, and what it declares. Ends of lists
+    /// of children are passed over.
+    #[inline(always)]
+    fn declaration(&mut self) -> Result<Option<(usize, u32, &'a Declaration)>, Error> {
         while !self.reader.is_empty() {
             let start = self.reader.at;
             let code = self.reader.uleb()?;
@@ -326,18 +344,11 @@ impl<'a, 'd> Entries<'a, 'd> {
             let Some(declaration) = self.table.get(code) else {
                 return Err(self.unknown(start, code));
             };
-            if self.depth == 1 && start - last >= apart {
-                out.push(start);
-                last = start;
-            }
+            let depth = self.depth;
             self.depth += u32::from(declaration.children);
-            for step in self.table.steps(declaration) {
-                self.reader.skip(step.skip.into())?;
-                self.skip_value(step)?;
-            }
-            self.reader.skip(declaration.rest.into())?;
+            return Ok(Some((start, depth, declaration)));
         }
-        Ok(out)
+        Ok(None)
     }
 
     /// Reads over the value of an attribute. Gives its form, which is never `indirect`, and where the value is.
@@ -393,19 +404,9 @@ impl<'a, 'd> Entries<'a, 'd> {
         wanted: impl Fn(&Declaration) -> bool,
     ) -> Result<Option<Head<'a>>, Error> {
         let mut lowest = self.depth;
-        while !self.reader.is_empty() {
-            let start = self.reader.at;
-            let code = self.reader.uleb()?;
-            if code == 0 {
-                self.depth = self.depth.saturating_sub(1);
-                continue;
-            }
-            let Some(declaration) = self.table.get(code) else {
-                return Err(self.unknown(start, code));
-            };
-            let (depth, values) = (self.depth, self.reader.at);
+        while let Some((start, depth, declaration)) = self.declaration()? {
+            let values = self.reader.at;
             lowest = lowest.min(depth);
-            self.depth += u32::from(declaration.children);
             self.count += 1;
             for step in self.table.steps(declaration) {
                 self.reader.skip(step.skip.into())?;
