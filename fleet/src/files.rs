@@ -37,8 +37,18 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Files in so many partitions at most.
 pub fn plan(files: &[Input], partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
-    let each = files.len().div_ceil(partitions.max(1)).max(1);
-    let partitions = files.chunks(each).map(|some| Ok(vec![batch(some)?]));
+    in_parts(&parts(files, partitions))
+}
+
+/// Files, divided in so many parts at most.
+pub fn parts(files: &[Input], parts: usize) -> Vec<&[Input]> {
+    let each = files.len().div_ceil(parts.max(1)).max(1);
+    files.chunks(each).collect()
+}
+
+/// Files, with a partition for each part.
+pub fn in_parts(parts: &[&[Input]]) -> Result<Arc<dyn ExecutionPlan>> {
+    let partitions = parts.iter().map(|some| Ok(vec![batch(some)?]));
     let partitions: Vec<Vec<RecordBatch>> = partitions.collect::<Result<_>>()?;
     Ok(MemorySourceConfig::try_new_exec(
         &partitions,

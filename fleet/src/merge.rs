@@ -21,8 +21,8 @@ const BATCH: usize = 8192;
 /// Adds the rows of an inventory up in one file in `folder`, those of days before `since` not; says how many bytes went
 /// to temporary files. `None` if no row is left.
 ///
-/// By [`sums`], in this process or in tasks of a cluster: the same rows in the same order, so the same bytes. If
-/// no day is left out, every row that the shards say they have must have been added once, wherever that was done.
+/// By [`sums`], in this process or in tasks of a cluster: the same rows in the same order, so the same bytes. Every row
+/// that the shards say they have must have been looked at once, wherever that was done.
 pub async fn merge(
     inventory: &Inventory,
     limits: &Limits,
@@ -43,27 +43,19 @@ pub async fn merge(
         rows: BatchCoalescer::new(schema(), BATCH),
     };
     let files: Vec<Input> = inventory.used.iter().map(Input::from).collect();
-    let (added, spilled) = if let Some(url) = &limits.cluster {
-        let mut all = 0u64;
-        let mut each = |rows, added| {
-            all += added;
-            merged.add(rows)
-        };
-        let cluster = Cluster::new(url)?;
-        cluster.add_up(&files, since, limits, &mut each).await?;
-        (all, 0)
-    } else {
-        tokio::task::block_in_place(|| {
-            let sums = sums::add_up(&files, since, limits, progress)?;
-            let (added, spilled) = (sums.rows, sums.spilled);
-            sums.each(|batch| merged.add(batch.clone()))?;
-            Ok::<_, anyhow::Error>((added, spilled))
-        })?
+    let sums = match &limits.cluster {
+        Some(url) => {
+            let cluster = Cluster::new(url)?;
+            cluster.add_up(&files, since, limits, progress).await?
+        }
+        None => tokio::task::block_in_place(|| sums::add_up(&files, since, limits, progress))?,
     };
+    let (added, spilled) = (sums.rows, sums.spilled);
     let all: u64 = inventory.used.iter().map(|shard| shard.rows).sum();
-    if since.is_none() && added != all {
+    if added != all {
         bail!("{added} rows were added up, and the shards have {all}: nothing is written");
     }
+    tokio::task::block_in_place(|| sums.each(|batch| merged.add(batch.clone())))?;
     merged.rows.finish_buffered_batch()?;
     merged.write()?;
     let Some(days) = merged.days else {

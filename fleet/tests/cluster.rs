@@ -4,8 +4,9 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
 use common::{
-    Folder, ID, builds, counters, fleet, four, profile, refused, run, symbol, text, weighted,
+    Folder, ID, builds, counters, fleet, four, profile, refused, run, subject, symbol, text,
+    weighted,
 };
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::DataFusionError;
@@ -25,11 +27,13 @@ use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConve
 use datafusion_proto::protobuf::PhysicalPlanNode;
 use postlink_fleet::operator::Over;
 use postlink_fleet::scan::Scan;
-use postlink_profile::{merge, plprof};
+use postlink_profile::{Profile, Subject, merge, plprof};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_postlink-fleet");
 /// What an executor has here.
 const USING: [&str; 4] = ["--threads", "1", "--memory", "128M"];
+/// More memory than any process has here with `--memory 64M`.
+const MOST: u64 = 256 << 20;
 /// Nothing here takes so long.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -78,6 +82,10 @@ struct Cluster {
 
 impl Cluster {
     fn new(folder: &Folder, executors: usize) -> Cluster {
+        Cluster::using(folder, executors, &USING)
+    }
+
+    fn using(folder: &Folder, executors: usize, using: &[&str]) -> Cluster {
         let mut command = Command::new(PROGRAM);
         command.args([
             "cluster",
@@ -98,7 +106,7 @@ impl Cluster {
             let mut command = Command::new(PROGRAM);
             command.args(["cluster", "executor", "--scheduler", &cluster.url]);
             command.args(["--temporary", &folder.name(&format!("executor{number}"))]);
-            cluster.executors.push(Process::start(command.args(USING)));
+            cluster.executors.push(Process::start(command.args(using)));
         }
         cluster
     }
@@ -119,11 +127,16 @@ impl Cluster {
     }
 }
 
-/// Files of a stage below the folder of an executor: `postlink-fleet-executor-…/rows/JOB/STAGE`.
-fn written(folder: PathBuf, stage: &str) -> usize {
-    let inside = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let executors = inside(folder).flat_map(|executor| inside(executor.path().join("rows")));
-    executors.map(|job| below(job.path().join(stage))).sum()
+/// Files of rows below the folder of an executor, `postlink-fleet-executor-…/rows/JOB/STAGE/PART`, with their sizes.
+fn written(folder: &Path) -> Vec<(PathBuf, u64)> {
+    let inside = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let executors = inside(folder).map(|executor| executor.path().join("rows"));
+    let jobs = executors.flat_map(|rows| inside(&rows).collect::<Vec<_>>());
+    let stages = jobs.flat_map(|job| inside(&job.path()).collect::<Vec<_>>());
+    let parts = stages.flat_map(|stage| inside(&stage.path()).collect::<Vec<_>>());
+    let files = parts.flat_map(|part| inside(&part.path()).collect::<Vec<_>>());
+    let size = |file: std::fs::DirEntry| Some((file.path(), file.metadata().ok()?.len()));
+    files.filter_map(size).collect()
 }
 
 /// Files below a folder.
@@ -360,14 +373,14 @@ fn a_plan_of_another_version_is_refused_with_both_versions() {
     let error = error.to_string();
     for part in [
         "postlink-fleet 9.9 and has version 255",
-        "which runs version 1: the scheduler, the executors and who asks must be of one version",
+        "which runs version 2: the scheduler, the executors and who asks must be of one version",
     ] {
         assert!(error.contains(part), "{error}");
     }
 }
 
-/// Starts a merge, and gives it when an executor has written rows in that stage, and the number of that executor.
-fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> (Child, usize) {
+/// Starts a merge, and gives it when an executor has written rows, and the number of that executor.
+fn begun(folder: &Folder, cluster: &Cluster, shards: &str) -> (Child, usize) {
     let mut command = Command::new(PROGRAM);
     command.args(["merge", shards, "-o", &folder.name("there")]);
     let mut merge = command
@@ -382,8 +395,8 @@ fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> (Chil
             "it must be in the middle"
         );
         let mut all = 0..cluster.executors.len();
-        let at = all.find(|at| written(folder.path(&format!("executor{at}")), stage) > 0);
-        if let Some(at) = at {
+        let of = |at| written(&folder.path(&format!("executor{at}")));
+        if let Some(at) = all.find(|at| !of(*at).is_empty()) {
             break at;
         }
         assert!(start.elapsed() < PATIENCE);
@@ -396,19 +409,25 @@ fn begun(folder: &Folder, cluster: &Cluster, shards: &str, stage: &str) -> (Chil
     (merge, at)
 }
 
-/// While shards are read; while what it made of them is read by the one that brings all in order; and that one itself.
+fn signal(process: &Child, name: &str) {
+    let id = process.id().to_string();
+    let status = Command::new("kill").args([name, &id]).status();
+    assert!(status.unwrap().success());
+}
+
+/// The one that has written rows, and the other one.
 #[test]
 fn an_executor_that_is_killed_in_the_middle_costs_time_and_no_row() {
     let folder = Folder::new();
     let shards = large(&folder, 24, 8000);
     fleet(&["merge", &shards, "-o", &folder.name("here")]);
-    for (stage, of_stage) in [("1", true), ("2", false), ("2", true)] {
+    for of_rows in [true, false] {
         let mut cluster = Cluster::new(&folder, 2);
-        let (merge, at) = begun(&folder, &cluster, &shards, stage);
-        let victim = if of_stage { at } else { 1 - at };
+        let (merge, at) = begun(&folder, &cluster, &shards);
+        let victim = if of_rows { at } else { 1 - at };
         cluster.executors[victim].kill();
         let done = merge.wait_with_output().unwrap();
-        assert!(done.status.success(), "stage {stage}: {}", text(&done));
+        assert!(done.status.success(), "{of_rows}: {}", text(&done));
         assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
         drop(cluster);
         for left in ["there", "executor0", "executor1"] {
@@ -417,12 +436,96 @@ fn an_executor_that_is_killed_in_the_middle_costs_time_and_no_row() {
     }
 }
 
+/// Its rows are added up again, and only its rows.
+#[test]
+fn an_executor_that_is_killed_before_its_rows_are_fetched_costs_time_and_no_row() {
+    let folder = Folder::new();
+    let shards = large(&folder, 24, 8000);
+    fleet(&["merge", &shards, "-o", &folder.name("here")]);
+    let mut cluster = Cluster::new(&folder, 2);
+    let (merge, at) = begun(&folder, &cluster, &shards);
+    // Who asks sleeps until all is done.
+    signal(&merge, "-STOP");
+    let all = || ["executor0", "executor1"].map(|name| written(&folder.path(name)));
+    let (start, mut last, mut since) = (Instant::now(), all(), Instant::now());
+    // Two shards are a part.
+    while last.concat().len() < 12 || since.elapsed() < Duration::from_secs(3) {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+        let now = all();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    cluster.executors[at].kill();
+    signal(&merge, "-CONT");
+    let done = merge.wait_with_output().unwrap();
+    let message = text(&done);
+    assert!(done.status.success(), "{message}");
+    let lost = format!("{} parts cannot be fetched", last[at].len());
+    assert!(message.contains(&lost), "{message}, not {lost}");
+    assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
+}
+
+/// The most memory that a process has had, in bytes; 0 of one that has ended.
+fn peak(process: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()));
+    let status = status.unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) << 10
+}
+
+/// Rows that are all different, so that those which an executor, or who asks, gets of others are as many as there are.
+#[test]
+fn memory_is_bounded_however_many_rows_come_from_other_executors() {
+    let folder = Folder::new();
+    let (shards, rows) = (24, 150_000);
+    let subject = Subject {
+        counters: rows,
+        sites: 0,
+        ..subject(1)
+    };
+    let values = (0..rows).map(|at| at % 1000 + 1).collect();
+    let values = Profile::from_parts(subject, values, BTreeMap::new()).unwrap();
+    let path = folder.counters("a.plprof", &values);
+    let weighted: Vec<String> = (1..=shards).map(|w| format!("{path}:{w}")).collect();
+    let of = folder.name("shards");
+    let mut add = vec!["add", "-o", &of];
+    add.extend(weighted.iter().map(String::as_str));
+    fleet(&add);
+    let cluster = Cluster::using(&folder, 2, &["--threads", "1", "--memory", "64M"]);
+    let there = folder.name("there");
+    let ask = ["merge", &of, "-o", &there, "--memory", "64M"];
+    let mut command = Command::new(PROGRAM);
+    let mut merge = command.args(ask).args(cluster.option()).spawn().unwrap();
+    let mut of_merge = 0;
+    let status = loop {
+        of_merge = peak(&merge).max(of_merge);
+        if let Some(status) = merge.try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success());
+    let mut peaks = vec![of_merge, peak(&cluster.scheduler.child)];
+    peaks.extend(cluster.executors.iter().map(|process| peak(&process.child)));
+    println!("who asks, scheduler, executors: {peaks:?}");
+    // As Arrow has them in memory, half of the rows are more.
+    assert!(
+        peaks.iter().all(|peak| (1..MOST).contains(peak)),
+        "{peaks:?}"
+    );
+    fleet(&["merge", &of, "-o", &folder.name("here"), "--memory", "64M"]);
+    assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
+}
+
 #[test]
 fn a_cluster_without_executors_left_is_an_error_and_nothing_is_written() {
     let folder = Folder::new();
     let shards = large(&folder, 24, 8000);
     let mut cluster = Cluster::new(&folder, 1);
-    let (merge, _) = begun(&folder, &cluster, &shards, "1");
+    let (merge, _) = begun(&folder, &cluster, &shards);
     cluster.executors[0].kill();
     let done = merge.wait_with_output().unwrap();
     let message = text(&done);
@@ -437,7 +540,7 @@ fn a_scheduler_that_is_killed_in_the_middle_is_an_error_and_nothing_is_written()
     let folder = Folder::new();
     let shards = large(&folder, 24, 8000);
     let mut cluster = Cluster::new(&folder, 1);
-    let (merge, _) = begun(&folder, &cluster, &shards, "1");
+    let (merge, _) = begun(&folder, &cluster, &shards);
     cluster.scheduler.kill();
     let done = merge.wait_with_output().unwrap();
     let message = text(&done);

@@ -4,14 +4,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use datafusion::arrow::array::RecordBatch;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 
 use crate::cli::{Executor, Scheduler};
 use crate::engine::Limits;
+use crate::progress::Progress;
 use crate::read::Input;
+use crate::sums::Sums;
 
 /// There is none.
 pub struct Cluster(Infallible);
@@ -37,8 +38,8 @@ impl Cluster {
         _: &[Input],
         _: Option<i32>,
         _: &Limits,
-        _: &mut (dyn FnMut(RecordBatch, u64) -> Result<()> + Send),
-    ) -> Result<()> {
+        _: &Progress,
+    ) -> Result<Sums> {
         match self.0 {}
     }
 

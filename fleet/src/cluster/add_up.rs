@@ -1,106 +1,70 @@
-//! Merging on executors: each task adds up its files by [`sums`], and what comes of them is merged in order.
+//! Merging on executors: each task adds up its files by [`sums`]; who asks merges what comes of them.
 //!
 //! ```text
-//! Combine                rows with one key become one; one task
-//!   SortPreservingMerge  by key
-//!     AddUp              sums of the files of a partition, sorted; a task for each
-//!       files            crate::files
+//! AddUp      sums of the files of a partition, sorted, as blocks; a task for each
+//!   files    crate::files
 //! ```
 //!
-//! A row has its key as the bytes of [`sums`], which compare as its columns do, so that neither sorting nor merging
-//! looks at columns:
+//! A sum of a task is a run of rows as those in temporary files ([`sums`]), and is merged with those of other tasks in
+//! the same way: it is fetched to a temporary file of who asks ([`Fetched`]). So what an executor has of others' rows is
+//! nothing, and who asks has one block of each run that is merged at once in memory, however many rows and executors
+//! there are. (Ballista's reader for the next stage keeps all that a task of another executor has written in memory.)
 //!
 //! | column | |
 //! |---|---|
-//! | `key` | bytes |
-//! | `count`, `mispredictions` | sums, which saturate |
-//! | `added` | rows of shards that it stands for |
-//!
-//! Of each row it is not known how many rows it was added up of, only of all of a task: so each stands for one, and the
-//! last for all others. Their sum is the number of rows that were read, if none is lost on the way.
+//! | `part` | URL of the first file of the partition |
+//! | `number` | number of the block, from 0 on |
+//! | `block` | rows; empty after the last one |
+//! | `added` | after the last block: rows of shards that were added up; else null |
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use anyhow::Context;
-use datafusion::arrow::array::{BinaryArray, BinaryBuilder, RecordBatch, UInt64Array};
-use datafusion::arrow::compute::SortOptions;
+use anyhow::{Context, bail};
+use datafusion::arrow::array::{
+    BinaryArray, BinaryBuilder, RecordBatch, StringArray, StringBuilder, UInt64Array, UInt64Builder,
+};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryConsumer;
-use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalSortExpr};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning, PlanProperties};
-use futures::StreamExt;
 use tokio::sync::mpsc::Sender;
 
-use crate::engine::Limits;
+use crate::engine::{Limits, at};
 use crate::files;
 use crate::operator::{Operator, Over, Task, WAITING, ended, failed};
 use crate::progress::Progress;
 use crate::read::Input;
 use crate::schema::of_type;
-use crate::sums;
+use crate::sums::{self, Received, Sums};
 
-/// Rows that are given on at once.
-const BATCH: usize = 8192;
+/// Bytes of blocks that are given on at once.
+const BATCH: usize = 1 << 19;
+
+const PART: &str = "part";
+const NUMBER: &str = "number";
+const BLOCK: &str = "block";
+const ADDED: &str = "added";
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(vec![
-        Field::new("key", DataType::Binary, false),
-        Field::new("count", DataType::UInt64, false),
-        Field::new("mispredictions", DataType::UInt64, false),
-        Field::new("added", DataType::UInt64, false),
+        Field::new(PART, DataType::Utf8, false),
+        Field::new(NUMBER, DataType::UInt64, false),
+        Field::new(BLOCK, DataType::Binary, false),
+        Field::new(ADDED, DataType::UInt64, true),
     ]))
 });
 
-/// The plan that adds up all rows of files which are not of a day before `since`, in so many parts at most.
-pub fn plan(
-    files: &[Input],
-    since: Option<i32>,
-    parts: usize,
-) -> anyhow::Result<Arc<dyn ExecutionPlan>> {
+/// The plan that adds up all rows of files which are not of a day before `since`, in these parts.
+pub fn plan(parts: &[&[Input]], since: Option<i32>) -> anyhow::Result<Arc<dyn ExecutionPlan>> {
     let sums = AddUp { since, share: None };
-    let sums = Over::new(sums, files::plan(files, parts)?);
-    let order = LexOrdering::new([by_key()]).context("no order")?;
-    let sorted = SortPreservingMergeExec::new(order, Arc::new(sums));
-    Ok(Arc::new(Over::new(Combine, Arc::new(sorted))))
-}
-
-fn by_key() -> PhysicalSortExpr {
-    PhysicalSortExpr {
-        expr: Arc::new(Column::new("key", 0)),
-        options: SortOptions {
-            descending: false,
-            nulls_first: true,
-        },
-    }
-}
-
-/// Rows of the plan's answer as rows of shards, and how many rows were added up for them.
-pub fn rows_of(batch: &RecordBatch) -> anyhow::Result<(RecordBatch, u64)> {
-    let keyed = Columns::of(batch)?;
-    let added = keyed.added.iter().flatten().sum();
-    let rows = keyed.keys.iter().zip(keyed.counts).zip(keyed.missed);
-    let rows = rows.map(|((key, count), missed)| {
-        let key = key.unwrap_or_default();
-        (key, count.unwrap_or(0), missed.unwrap_or(0))
-    });
-    Ok((sums::rows_of(rows)?, added))
-}
-
-fn sorted(partitions: usize) -> PlanProperties {
-    PlanProperties::new(
-        EquivalenceProperties::new_with_orderings(SCHEMA.clone(), [[by_key()]]),
-        Partitioning::UnknownPartitioning(partitions),
-        EmissionType::Final,
-        Boundedness::Bounded,
-    )
+    Ok(Arc::new(Over::new(sums, files::in_parts(parts)?)))
 }
 
 /// What an executor has for the sums of one task.
@@ -125,7 +89,12 @@ impl Operator for AddUp {
     const NAME: &'static str = "AddUp";
 
     fn properties(&self, partitions: usize) -> PlanProperties {
-        sorted(partitions)
+        PlanProperties::new(
+            EquivalenceProperties::new(SCHEMA.clone()),
+            Partitioning::UnknownPartitioning(partitions),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        )
     }
 
     fn show(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -170,153 +139,214 @@ fn add_up(
         threads: Some(1),
         cluster: None,
     };
+    let mut out = Out::new(sender, part(files)?);
     let sums = sums::add_up(files, since, &limits, &Progress::default())?;
-    let mut left = sums.rows;
-    let mut out = Out::new(sender);
-    let wanted = sums.keys(|key, count, missed| {
-        left = left.saturating_sub(1);
-        out.put(key, count, missed, 1)
-    })?;
-    if wanted {
-        if let Some(last) = out.added.last_mut() {
-            *last += left;
-        }
-        out.send()?;
+    let rows = sums.rows;
+    if sums.blocks(|block| out.put(&block))? {
+        out.end(rows)?;
     }
     Ok(())
 }
 
-/// Rows that go to the operator above, of which the last are held back.
+/// What tells parts apart: no file is in two of them.
+fn part(files: &[Input]) -> anyhow::Result<String> {
+    let first = files.first().context("a part without files")?;
+    Ok(first.place.url()?.into())
+}
+
+/// Blocks that go to who asks.
 struct Out {
     sender: Sender<Result<RecordBatch>>,
-    keys: BinaryBuilder,
-    counts: Vec<u64>,
-    missed: Vec<u64>,
-    added: Vec<u64>,
+    part: String,
+    number: u64,
+    /// Bytes of blocks that are not sent yet.
+    bytes: usize,
+    parts: StringBuilder,
+    numbers: UInt64Builder,
+    blocks: BinaryBuilder,
+    added: UInt64Builder,
 }
 
 impl Out {
-    fn new(sender: Sender<Result<RecordBatch>>) -> Out {
+    fn new(sender: Sender<Result<RecordBatch>>, part: String) -> Out {
         Out {
             sender,
-            keys: BinaryBuilder::new(),
-            counts: vec![],
-            missed: vec![],
-            added: vec![],
+            part,
+            number: 0,
+            bytes: 0,
+            parts: StringBuilder::new(),
+            numbers: UInt64Builder::new(),
+            blocks: BinaryBuilder::new(),
+            added: UInt64Builder::new(),
         }
     }
 
     /// Whether more is wanted.
-    fn put(&mut self, key: &[u8], count: u64, missed: u64, added: u64) -> anyhow::Result<bool> {
-        let wanted = self.counts.len() < BATCH || self.send()?;
-        self.push(key, count, missed, added);
-        Ok(wanted)
+    fn put(&mut self, block: &[u8]) -> anyhow::Result<bool> {
+        self.append(block, None);
+        Ok(self.bytes < BATCH || self.send()?)
     }
 
-    fn push(&mut self, key: &[u8], count: u64, missed: u64, added: u64) {
-        self.keys.append_value(key);
-        self.counts.push(count);
-        self.missed.push(missed);
-        self.added.push(added);
-    }
-
-    /// Adds to the last row; whether there is one.
-    fn add(&mut self, count: u64, missed: u64, added: u64) -> bool {
-        let all = self.counts.last_mut().zip(self.missed.last_mut());
-        let Some(((counts, misses), sum)) = all.zip(self.added.last_mut()) else {
-            return false;
-        };
-        *counts = counts.saturating_add(count);
-        *misses = misses.saturating_add(missed);
-        *sum = sum.saturating_add(added);
-        true
-    }
-
-    fn take(&mut self) -> Result<RecordBatch> {
-        let numbers = [&mut self.counts, &mut self.missed, &mut self.added];
-        let [counts, missed, added] =
-            numbers.map(|numbers| Arc::new(UInt64Array::from(std::mem::take(numbers))));
-        let keys = Arc::new(self.keys.finish());
-        Ok(RecordBatch::try_new(
-            SCHEMA.clone(),
-            vec![keys, counts, missed, added],
-        )?)
+    fn append(&mut self, block: &[u8], added: Option<u64>) {
+        self.parts.append_value(&self.part);
+        self.numbers.append_value(self.number);
+        self.blocks.append_value(block);
+        self.added.append_option(added);
+        self.number += 1;
+        self.bytes += block.len();
     }
 
     fn send(&mut self) -> anyhow::Result<bool> {
-        if self.counts.is_empty() {
-            return Ok(true);
-        }
-        let batch = self.take()?;
+        self.bytes = 0;
+        let batch = RecordBatch::try_new(
+            SCHEMA.clone(),
+            vec![
+                Arc::new(self.parts.finish()),
+                Arc::new(self.numbers.finish()),
+                Arc::new(self.blocks.finish()),
+                Arc::new(self.added.finish()),
+            ],
+        )?;
         Ok(self.sender.blocking_send(Ok(batch)).is_ok())
     }
+
+    /// After the last block.
+    fn end(mut self, added: u64) -> anyhow::Result<()> {
+        self.append(&[], Some(added));
+        // Nobody who waits is no error here.
+        self.send()?;
+        Ok(())
+    }
 }
 
-/// The columns of a batch.
-struct Columns<'a> {
-    keys: &'a BinaryArray,
-    counts: &'a UInt64Array,
-    missed: &'a UInt64Array,
-    added: &'a UInt64Array,
+/// The sums of tasks, in temporary files of who asks. Parts come one after another, each in the order of its blocks.
+pub struct Fetched {
+    received: Received,
+    /// The part at hand, and the number of its next block.
+    at_hand: Option<(String, u64)>,
+    complete: HashSet<String>,
 }
 
-impl Columns<'_> {
-    fn of(batch: &RecordBatch) -> anyhow::Result<Columns<'_>> {
-        Ok(Columns {
-            keys: of_type(batch, "key")?,
-            counts: of_type(batch, "count")?,
-            missed: of_type(batch, "mispredictions")?,
-            added: of_type(batch, "added")?,
+impl Fetched {
+    /// None yet.
+    pub fn new(limits: &Limits) -> Fetched {
+        Fetched {
+            received: Received::new(limits),
+            at_hand: None,
+            complete: HashSet::new(),
+        }
+    }
+
+    /// Takes some blocks.
+    pub fn add(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        let parts: &StringArray = of_type(batch, PART)?;
+        let numbers: &UInt64Array = of_type(batch, NUMBER)?;
+        let blocks: &BinaryArray = of_type(batch, BLOCK)?;
+        let added: &UInt64Array = of_type(batch, ADDED)?;
+        for row in 0..batch.num_rows() {
+            let number = numbers.value(row);
+            let part = parts.value(row);
+            let (of, next) = match &self.at_hand {
+                Some((of, next)) => (of.as_str(), *next),
+                None => (part, 0),
+            };
+            if (of, next) != (part, number) || self.complete.contains(part) {
+                bail!("block {number} of the part {part} came, and block {next} of {of} must");
+            }
+            if let Some(rows) = at(added, row) {
+                self.at_hand = None;
+                self.complete.insert(part.to_owned());
+                self.received.end(rows)?;
+            } else {
+                self.received.add(blocks.value(row))?;
+                self.at_hand = Some((part.to_owned(), next + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// The part at hand will not be complete.
+    pub fn forget(&mut self) {
+        self.at_hand = None;
+        self.received.forget();
+    }
+
+    /// Whether a part is complete.
+    pub fn has(&self, files: &[Input]) -> anyhow::Result<bool> {
+        Ok(self.complete.contains(&part(files)?))
+    }
+
+    /// The sums of all parts.
+    pub fn finish(self) -> anyhow::Result<Sums> {
+        self.received.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(rows: &[(&str, u64, Option<u64>)]) -> RecordBatch {
+        let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
+        let mut out = Out::new(sender, String::new());
+        for (part, number, added) in rows {
+            (out.part, out.number) = ((*part).to_owned(), *number);
+            out.append(b"block", *added);
+        }
+        assert!(out.send().unwrap());
+        receiver.blocking_recv().unwrap().unwrap()
+    }
+
+    fn fetched() -> Fetched {
+        Fetched::new(&Limits {
+            memory: 1 << 20,
+            temporary: None,
+            threads: None,
+            cluster: None,
         })
     }
-}
 
-/// Adds up rows that follow each other and have one key: of sorted rows in one partition.
-#[derive(Clone, Copy, Debug)]
-pub struct Combine;
-
-impl Operator for Combine {
-    const NAME: &'static str = "Combine";
-    const KEEPS_ORDER: bool = true;
-
-    fn properties(&self, partitions: usize) -> PlanProperties {
-        sorted(partitions)
+    fn files(path: &str) -> [Input; 1] {
+        let place = path.into();
+        [Input {
+            place,
+            bytes: 1,
+            rows: 1,
+        }]
     }
 
-    fn run(
-        &self,
-        mut input: SendableRecordBatchStream,
-        _: Task,
-    ) -> Result<SendableRecordBatchStream> {
-        let mut stream = RecordBatchReceiverStream::builder(SCHEMA.clone(), WAITING);
-        let sender = stream.tx();
-        stream.spawn(async move {
-            let mut out = Out::new(sender.clone());
-            let mut last: Vec<u8> = vec![];
-            while let Some(batch) = input.next().await {
-                let batch = batch?;
-                let rows = Columns::of(&batch).map_err(failed)?;
-                for row in 0..batch.num_rows() {
-                    let key = rows.keys.value(row);
-                    let (count, missed) = (rows.counts.value(row), rows.missed.value(row));
-                    let added = rows.added.value(row);
-                    if last == key && out.add(count, missed, added) {
-                        continue;
-                    }
-                    if out.counts.len() >= BATCH && sender.send(Ok(out.take()?)).await.is_err() {
-                        return Ok(());
-                    }
-                    out.push(key, count, missed, added);
-                    last.clear();
-                    last.extend_from_slice(key);
-                }
-            }
-            if !out.counts.is_empty() {
-                // Nobody who waits is no error here.
-                let _ = sender.send(Ok(out.take()?)).await;
-            }
-            Ok(())
-        });
-        Ok(stream.build())
+    #[test]
+    fn a_part_is_there_when_its_end_is() {
+        let mut fetched = fetched();
+        let [a, b] = ["file:///a", "file:///b"];
+        fetched
+            .add(&batch(&[
+                (a, 0, None),
+                (a, 1, None),
+                (a, 2, Some(7)),
+                (b, 0, None),
+            ]))
+            .unwrap();
+        assert!(fetched.has(&files("/a")).unwrap() && !fetched.has(&files("/b")).unwrap());
+        fetched.forget();
+        // Again, and whole.
+        fetched.add(&batch(&[(b, 0, Some(5))])).unwrap();
+        assert!(fetched.has(&files("/b")).unwrap());
+        assert_eq!(fetched.finish().unwrap().rows, 12);
+    }
+
+    #[test]
+    fn blocks_that_are_missing_mixed_or_there_twice_are_errors() {
+        let wrong: [&[(&str, u64, Option<u64>)]; 5] = [
+            &[("a", 1, None)],
+            &[("a", 0, None), ("a", 2, None)],
+            &[("a", 0, None), ("b", 0, None)],
+            &[("a", 0, None), ("b", 1, None)],
+            &[("a", 0, Some(1)), ("a", 0, None)],
+        ];
+        for rows in wrong {
+            let error = fetched().add(&batch(rows)).unwrap_err().to_string();
+            assert!(error.contains("must"), "{rows:?}: {error}");
+        }
     }
 }

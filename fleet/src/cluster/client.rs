@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use ballista_core::config::{
-    BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK,
+    BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, BALLISTA_SHUFFLE_COMPRESSION_CODEC,
+    BALLISTA_SHUFFLE_READER_MAX_BYTES_IN_FLIGHT,
     BALLISTA_SHUFFLE_SORT_BASED_MEMORY_LIMIT_PER_TASK_BYTES,
 };
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::optimizer::ballista_default_optimizer_rules;
-use datafusion::arrow::array::RecordBatch;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
@@ -21,17 +21,23 @@ use datafusion_proto::protobuf::PhysicalPlanNode;
 use futures::StreamExt;
 use url::Url;
 
-use super::add_up;
+use super::add_up::{self, Fetched};
 use super::codec::Codec;
 use super::server::MESSAGE;
 use crate::cli::SCHEDULER_PORT;
 use crate::engine::{Limits, MEMORY_OF_PARTITION, configured};
+use crate::files;
+use crate::progress::Progress;
 use crate::read::Input;
 use crate::store;
+use crate::sums::Sums;
 
 /// Parts that a plan is cut into where nothing else was asked for.
 const PARTS: usize = 16;
-/// Bytes of rows for other executors that a task holds back before it writes them.
+/// How often rows that cannot be fetched are added up again.
+const ATTEMPTS: usize = 3;
+/// Bytes of rows for other executors that a task holds back before it writes them, and those of other executors that it
+/// fetches at once.
 const MEMORY_OF_SHUFFLE: usize = 16 << 20;
 /// How long the scheduler may take to answer at all.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -59,6 +65,11 @@ impl Cluster {
 
     /// A session whose plans are for the cluster.
     pub fn session(&self, limits: &Limits) -> Result<SessionContext> {
+        self.session_of(limits, "lz4")
+    }
+
+    /// One whose rows are compressed so on their way between tasks.
+    fn session_of(&self, limits: &Limits, codec: &str) -> Result<SessionContext> {
         let parts = limits.threads.unwrap_or(PARTS);
         let config = configured(
             SessionConfig::new_with_ballista(),
@@ -72,7 +83,12 @@ impl Cluster {
         .set_usize(
             BALLISTA_SHUFFLE_SORT_BASED_MEMORY_LIMIT_PER_TASK_BYTES,
             MEMORY_OF_SHUFFLE,
-        );
+        )
+        .set_u64(
+            BALLISTA_SHUFFLE_READER_MAX_BYTES_IN_FLIGHT,
+            MEMORY_OF_SHUFFLE as u64,
+        )
+        .set_str(BALLISTA_SHUFFLE_COMPRESSION_CODEC, codec);
         let runtime = RuntimeEnvBuilder::new().with_object_store_registry(store::stores());
         let state = SessionStateBuilder::new()
             .with_default_features()
@@ -83,22 +99,57 @@ impl Cluster {
         Ok(SessionContext::new_with_state(state))
     }
 
-    /// Adds up all rows of files which are not of a day before `since`; gives `each` what comes of them, in order,
-    /// with how many rows were added up for it.
+    /// Adds up all rows of files which are not of a day before `since`. What executors make of them is fetched to
+    /// temporary files. What cannot be fetched, as its executor is lost after its work, is done again.
     pub async fn add_up(
         &self,
         files: &[Input],
         since: Option<i32>,
         limits: &Limits,
-        each: &mut (dyn FnMut(RecordBatch, u64) -> Result<()> + Send),
-    ) -> Result<()> {
-        let plan = add_up::plan(files, since, limits.threads.unwrap_or(PARTS))?;
-        let mut answer = self.run(plan, &self.session(limits)?).await?;
-        while let Some(batch) = answer.next().await {
-            let (rows, added) = add_up::rows_of(&batch?)?;
-            each(rows, added)?;
+        progress: &Progress,
+    ) -> Result<Sums> {
+        let mut fetched = Fetched::new(limits);
+        let mut left = files::parts(files, limits.threads.unwrap_or(PARTS));
+        for attempt in 1.. {
+            let plan = add_up::plan(&left, since)?;
+            // Blocks are compressed already.
+            let session = self.session_of(limits, "none")?;
+            let mut answer = self.run(plan, &session).await?;
+            let mut lost = None;
+            while let Some(batch) = answer.next().await {
+                match batch {
+                    Ok(batch) => tokio::task::block_in_place(|| fetched.add(&batch))?,
+                    // The parts after it may be at other executors.
+                    Err(error) => {
+                        fetched.forget();
+                        lost = Some(error);
+                    }
+                }
+            }
+            let mut missing = Vec::new();
+            for part in left {
+                if !fetched.has(part)? {
+                    missing.push(part);
+                }
+            }
+            left = missing;
+            if left.is_empty() {
+                break;
+            }
+            let lost = lost.map_or_else(|| anyhow!("it ended too early"), anyhow::Error::from);
+            let lost = lost.context(format!(
+                "the cluster at {}: {} parts cannot be fetched",
+                self.url,
+                left.len()
+            ));
+            if attempt == ATTEMPTS {
+                return Err(lost);
+            }
+            progress.say(&format!(
+                "postlink fleet: warning: {lost:#}; they are added up again"
+            ));
         }
-        Ok(())
+        tokio::task::block_in_place(|| fetched.finish())
     }
 
     /// The rows of a plan that this session made. They come when all of it has run.

@@ -5,7 +5,7 @@
 //! version   32 bits   little-endian; of what follows, and of what it means
 //! length     8 bits   of the program's version
 //! program             as text
-//! operator   8 bits   0 Scan, 1 AddUp, 2 Combine
+//! operator   8 bits   0 Scan, 1 AddUp
 //! Scan                number of columns, 8 bits; each column's number in the schema, 8 bits; 0, or 1 and a build, up to the end
 //! AddUp               0, or 1 and the first day as 32 bits
 //! ```
@@ -21,19 +21,18 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 
-use super::add_up::{AddUp, Combine, Share};
+use super::add_up::{AddUp, Share};
 use crate::operator::{Operator, Over, only};
 use crate::scan::Scan;
 use crate::schema::schema;
 
 const MAGIC: &[u8] = b"\0postlink-fleet";
 /// Of plans. It rises with every change of what is sent, and of what an operator of that name gives.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 const SCAN: u8 = 0;
 const ADD_UP: u8 = 1;
-const COMBINE: u8 = 2;
 
 /// The codec of plans.
 #[derive(Debug, Default)]
@@ -93,7 +92,6 @@ impl Codec {
                 let share = self.share.clone();
                 Arc::new(Over::new(AddUp { since, share }, input))
             }
-            COMBINE => Arc::new(Over::new(Combine, input)),
             other => return exec_err!("a plan with the unknown operator {other}"),
         };
         bytes.end()?;
@@ -151,8 +149,6 @@ fn encoded(node: &dyn ExecutionPlan) -> Result<Option<Vec<u8>>> {
     } else if let Some(AddUp { since, .. }) = ours(node) {
         out.extend([ADD_UP, u8::from(since.is_some())]);
         out.extend(since.iter().flat_map(|day| day.to_le_bytes()));
-    } else if ours::<Combine>(node).is_some() {
-        out.push(COMBINE);
     } else {
         return Ok(None);
     }
@@ -244,8 +240,8 @@ mod tests {
             scan(&[], None),
             scan(&[17, 0, 3], Some("deadbeef01")),
             scan(&[1], Some("")),
-            add_up::plan(&files(), None, 3).unwrap(),
-            add_up::plan(&files(), Some(-7), 16).unwrap(),
+            add_up::plan(&files::parts(&files(), 3), None).unwrap(),
+            add_up::plan(&files::parts(&files(), 16), Some(-7)).unwrap(),
         ]
     }
 
@@ -278,8 +274,8 @@ mod tests {
         bytes.extend_from_slice(b"\x039.9 what nobody knows yet");
         let error = codec.decode(&bytes, &[input]).unwrap_err().to_string();
         let both = [
-            "postlink-fleet 9.9 and has version 2",
-            "runs version 1: the scheduler, the executors and who asks must be of one version",
+            "postlink-fleet 9.9 and has version 3",
+            "runs version 2: the scheduler, the executors and who asks must be of one version",
         ];
         assert!(both.iter().all(|part| error.contains(part)), "{error}");
     }

@@ -9,7 +9,11 @@
 //! rows are added up ([`table`]), and a key is bytes that compare as its columns when runs are merged ([`key`],
 //! [`run`]). Every thread has a table of its own, of its share of the memory. Sums are the same in any order, so it
 //! does not matter which thread added which shard, nor how often a table was emptied.
+//!
+//! Nor does it matter where: runs of other machines come as blocks of rows ([`Sums::blocks`]), go to temporary files
+//! ([`Received`]), and are merged as those of threads.
 
+mod block;
 mod key;
 mod run;
 mod table;
@@ -24,7 +28,7 @@ use datafusion::arrow::array::{
 };
 
 use self::key::{Key, Unescaped};
-use self::run::{Merging, Run, Temporary, spill, together};
+use self::run::{Merging, Run, TOGETHER, Temporary, Writing, spill, together};
 use self::table::{Table, with_dictionaries};
 use crate::engine::Limits;
 use crate::progress::Progress;
@@ -161,27 +165,74 @@ impl Work<'_> {
     }
 }
 
-/// Rows by their keys, which are those of [`Sums::keys`], with the columns of the schema.
-pub fn rows_of<'a>(rows: impl IntoIterator<Item = (&'a [u8], u64, u64)>) -> Result<RecordBatch> {
-    let mut columns = Columns::default();
-    let mut unescaped = Unescaped::default();
-    for (key, count, mispredictions) in rows {
-        columns.add(&key::take(key, &mut unescaped)?, count, mispredictions);
+/// Sums of other machines, which come in blocks.
+pub struct Received {
+    temporary: Temporary,
+    sums: Sums,
+    run: Option<Writing>,
+}
+
+impl Received {
+    /// None yet; they will be in temporary files.
+    pub fn new(limits: &Limits) -> Received {
+        Received {
+            temporary: Temporary::new(limits.temporary.as_deref()),
+            sums: Sums {
+                runs: vec![],
+                rows: 0,
+                spilled: 0,
+            },
+            run: None,
+        }
     }
-    columns.finish()
+
+    /// The next block of the run at hand, which begins with the first one.
+    pub fn add(&mut self, block: &[u8]) -> Result<()> {
+        let run = match self.run.take() {
+            Some(run) => run,
+            None => Writing::new(&self.temporary)?,
+        };
+        self.run.insert(run).add(block)
+    }
+
+    /// The run at hand is complete, and is what so many rows were added up to.
+    pub fn end(&mut self, rows: u64) -> Result<()> {
+        self.sums.rows = self.sums.rows.saturating_add(rows);
+        if let Some(run) = self.run.take() {
+            self.sums.spilled += run.bytes;
+            self.sums.runs.push(run.finish()?);
+        }
+        // Each has a file open.
+        if self.sums.runs.len() >= 2 * TOGETHER {
+            self.merge()?;
+        }
+        Ok(())
+    }
+
+    /// The run at hand will not be complete.
+    pub fn forget(&mut self) {
+        self.run = None;
+    }
+
+    /// All runs that are complete.
+    pub fn finish(mut self) -> Result<Sums> {
+        self.forget();
+        self.merge()?;
+        Ok(self.sums)
+    }
+
+    fn merge(&mut self) -> Result<()> {
+        let (runs, written) = together(std::mem::take(&mut self.sums.runs), &self.temporary)?;
+        self.sums.runs = runs;
+        self.sums.spilled += written;
+        Ok(())
+    }
 }
 
 impl Sums {
-    /// Gives `each` the keys of rows in their order, with their counts and mispredictions, until it says no; whether
-    /// it took all. Keys compare as rows do.
-    pub fn keys(self, mut each: impl FnMut(&[u8], u64, u64) -> Result<bool>) -> Result<bool> {
-        let mut merging = Merging::new(self.runs)?;
-        while let Some(row) = merging.next()? {
-            if !each(row.key, row.count, row.mispredictions)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// Gives `each` the rows in their order as blocks for [`Received`], until it says no; whether it took all.
+    pub fn blocks(self, each: impl FnMut(Vec<u8>) -> Result<bool>) -> Result<bool> {
+        run::blocks(self.runs, each)
     }
 
     /// Gives `each` the rows in their order, with the columns of the schema, [`BATCH`] at a time.
@@ -289,7 +340,6 @@ mod tests {
     };
     use datafusion::arrow::datatypes::Int32Type;
 
-    use super::run::TOGETHER;
     use super::*;
     use crate::schema::{KEYS, column};
 

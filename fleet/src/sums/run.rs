@@ -1,35 +1,25 @@
 //! Rows in their order, in memory or in a temporary file, and several of them merged.
 //!
-//! A file has of each row, little-endian:
-//!
-//! ```text
-//! shared          32 bits    bytes of the key that are those of the key before
-//! length          32 bits    bytes that follow
-//! count           64 bits
-//! mispredictions  64 bits
-//! the bytes
-//! ```
-//!
-//! Keys that follow each other differ in their ends, so a row has a few dozen bytes. At most [`TOGETHER`] are merged at
-//! once; of more, the first become one until there are no more than that, so memory does not depend on their number.
+//! A file has blocks of rows ([`super::block`]), each after its length as 32 bits, little-endian. Files are written
+//! here, or come from other machines block by block. At most [`TOGETHER`] are merged at once; of more, the first become
+//! one until there are no more than that, so memory does not depend on their number.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::io::{BufReader, BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use super::block::{Packer, Unpacker};
 use super::table::Sorted;
 
 /// How many are merged at once.
 pub const TOGETHER: usize = 64;
 /// Bytes of a file that are read at once.
 const BUFFER: usize = 1 << 15;
-/// No key is longer: names of functions have kilobytes at most.
-const LONGEST: usize = 1 << 30;
 
 /// Where temporary files are.
 #[derive(Clone, Debug)]
@@ -53,7 +43,7 @@ impl Temporary {
 /// Rows in their order, each key once.
 pub enum Run {
     Memory(Box<Sorted>),
-    File { file: File, rows: u64 },
+    File { file: File, blocks: u64 },
 }
 
 /// A row of several runs.
@@ -71,7 +61,11 @@ enum Source {
     },
     File {
         file: BufReader<File>,
+        /// Blocks that are not read yet.
         left: u64,
+        block: Vec<u8>,
+        /// Where the next row is in the block.
+        at: usize,
     },
 }
 
@@ -91,11 +85,13 @@ impl Cursor {
                 next: 0,
                 head: 0,
             },
-            Run::File { mut file, rows } => {
+            Run::File { mut file, blocks } => {
                 file.rewind().context("a temporary file")?;
                 Source::File {
                     file: BufReader::with_capacity(BUFFER, file),
-                    left: rows,
+                    left: blocks,
+                    block: Vec::new(),
+                    at: 0,
                 }
             }
         };
@@ -108,7 +104,7 @@ impl Cursor {
     }
 
     /// Goes to the next row, if there is one.
-    fn advance(&mut self) -> Result<bool> {
+    fn advance(&mut self, unpacker: &mut Unpacker) -> Result<bool> {
         match &mut self.source {
             Source::Memory { rows, next, head } => {
                 if *next >= rows.len() {
@@ -117,26 +113,21 @@ impl Cursor {
                 (*head, self.count, self.mispredictions) = rows.key(*next, *head, &mut self.key);
                 *next += 1;
             }
-            Source::File { left: 0, .. } => return Ok(false),
-            Source::File { file, left } => {
-                let failed = "cannot read a temporary file";
-                let mut fixed = [[0; 8]; 3];
-                for number in &mut fixed {
-                    file.read_exact(number).context(failed)?;
+            Source::File {
+                file,
+                left,
+                block,
+                at,
+            } => {
+                while *at >= block.len() {
+                    if *left == 0 {
+                        return Ok(false);
+                    }
+                    unpacker.read(file, block)?;
+                    *left -= 1;
+                    *at = 0;
                 }
-                let [lengths, count, mispredictions] = fixed.map(u64::from_le_bytes);
-                let (shared, length) = (lengths as u32 as usize, (lengths >> 32) as usize);
-                if shared > self.key.len() || length > LONGEST {
-                    bail!(
-                        "a temporary file is damaged: a key of {length} bytes after {shared} of the {} of the one before",
-                        self.key.len()
-                    );
-                }
-                self.key.resize(shared + length, 0);
-                let rest = self.key.get_mut(shared..).unwrap_or_default();
-                file.read_exact(rest).context(failed)?;
-                (self.count, self.mispredictions) = (count, mispredictions);
-                *left -= 1;
+                (self.count, self.mispredictions) = unpacker.row(block, at, &mut self.key)?;
             }
         }
         Ok(true)
@@ -169,21 +160,24 @@ pub struct Merging {
     /// Those that have a row.
     cursors: BinaryHeap<Cursor>,
     key: Vec<u8>,
+    unpacker: Unpacker,
 }
 
 impl Merging {
     /// At the beginning of all.
     pub fn new(runs: Vec<Run>) -> Result<Merging> {
         let mut cursors = BinaryHeap::with_capacity(runs.len());
+        let mut unpacker = Unpacker::new()?;
         for run in runs {
             let mut cursor = Cursor::new(run)?;
-            if cursor.advance()? {
+            if cursor.advance(&mut unpacker)? {
                 cursors.push(cursor);
             }
         }
         Ok(Merging {
             cursors,
             key: Vec::new(),
+            unpacker,
         })
     }
 
@@ -201,7 +195,7 @@ impl Merging {
         {
             count = count.saturating_add(first.count);
             mispredictions = mispredictions.saturating_add(first.mispredictions);
-            if !first.advance()? {
+            if !first.advance(&mut self.unpacker)? {
                 PeekMut::pop(first);
             }
         }
@@ -213,30 +207,73 @@ impl Merging {
     }
 }
 
+/// A run that is being written to a temporary file.
+pub struct Writing {
+    out: BufWriter<File>,
+    blocks: u64,
+    /// Bytes so far.
+    pub bytes: u64,
+    folder: PathBuf,
+}
+
+impl Writing {
+    /// Without rows.
+    pub fn new(temporary: &Temporary) -> Result<Writing> {
+        Ok(Writing {
+            out: BufWriter::with_capacity(BUFFER, temporary.file()?),
+            blocks: 0,
+            bytes: 0,
+            folder: temporary.0.clone(),
+        })
+    }
+
+    /// Appends a block, whose rows come after all that are there.
+    pub fn add(&mut self, block: &[u8]) -> Result<()> {
+        let length = u32::try_from(block.len())
+            .with_context(|| format!("a block of {} bytes", block.len()))?;
+        for bytes in [&length.to_le_bytes(), block] {
+            self.out
+                .write_all(bytes)
+                .with_context(|| cannot_write(&self.folder))?;
+        }
+        self.blocks += 1;
+        self.bytes += 4 + block.len() as u64;
+        Ok(())
+    }
+
+    /// All that was written.
+    pub fn finish(self) -> Result<Run> {
+        let file = self.out.into_inner().map_err(|error| error.into_error());
+        Ok(Run::File {
+            file: file.with_context(|| cannot_write(&self.folder))?,
+            blocks: self.blocks,
+        })
+    }
+}
+
+fn cannot_write(folder: &Path) -> String {
+    format!("{}: cannot write a temporary file", folder.display())
+}
+
+/// Gives `each` the rows of runs in their order as blocks, until it says no; whether it took all.
+pub fn blocks(runs: Vec<Run>, mut each: impl FnMut(Vec<u8>) -> Result<bool>) -> Result<bool> {
+    let mut merging = Merging::new(runs)?;
+    let mut packer = Packer::new()?;
+    while let Some(row) = merging.next()? {
+        packer.add(row.key, row.count, row.mispredictions);
+        if packer.is_full() && !each(packer.take()?)? {
+            return Ok(false);
+        }
+    }
+    Ok(packer.is_empty() || each(packer.take()?)?)
+}
+
 /// Writes runs as one to a temporary file; gives its bytes, too.
 pub fn spill(runs: Vec<Run>, temporary: &Temporary) -> Result<(Run, u64)> {
-    let file = temporary.file()?;
-    let failed = || format!("{}: cannot write a temporary file", temporary.0.display());
-    let mut out = BufWriter::with_capacity(BUFFER, file);
-    let mut merging = Merging::new(runs)?;
-    let (mut before, mut rows, mut bytes) = (Vec::new(), 0u64, 0u64);
-    while let Some(row) = merging.next()? {
-        let same = before.iter().zip(row.key).take_while(|(a, b)| a == b);
-        let shared = same.count();
-        let rest = row.key.get(shared..).unwrap_or_default();
-        let lengths = shared as u64 | (rest.len() as u64) << 32;
-        for number in [lengths, row.count, row.mispredictions] {
-            out.write_all(&number.to_le_bytes()).with_context(failed)?;
-        }
-        out.write_all(rest).with_context(failed)?;
-        before.truncate(shared);
-        before.extend_from_slice(rest);
-        rows += 1;
-        bytes += 24 + rest.len() as u64;
-    }
-    let file = out.into_inner().map_err(|error| error.into_error());
-    let file = file.with_context(failed)?;
-    Ok((Run::File { file, rows }, bytes))
+    let mut writing = Writing::new(temporary)?;
+    blocks(runs, |block| writing.add(&block).map(|()| true))?;
+    let bytes = writing.bytes;
+    Ok((writing.finish()?, bytes))
 }
 
 /// As many runs as can be merged at once, of which the same comes; and bytes that were written for that.
