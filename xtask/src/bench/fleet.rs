@@ -5,8 +5,8 @@
 //! `postlink merge` makes of that, byte for byte; a figure of a wrong sum would be worth nothing.
 //!
 //! Two widths of one machine are compared, one thread and two; and clusters of executors on this machine, each of one
-//! thread. Memory is the peak of the process, on a cluster that of the largest executor; the processor time of a
-//! cluster is that of all its processes.
+//! thread. Memory is the peak of the process, on a cluster that of the largest of who asks, the scheduler and the
+//! executors; the processor time of a cluster is that of all its processes.
 //!
 //! Rows of counters cannot be carried over to a newer build: a program with `--to FILE` behind it is measured apart, by
 //! a profile of addresses, which is added, carried over and expired.
@@ -439,7 +439,7 @@ impl Bench {
                     &format!("{what}, executors: {executors}"),
                     run.wall.as_secs_f64(),
                     run.cpu.as_secs_f64() + cluster.cpu()? - before,
-                    Some(cluster.peak()?),
+                    Some(cluster.peak()?.max(run.peak)),
                 );
             }
             let found = only_name(&merged)?;
@@ -585,10 +585,10 @@ impl Cluster {
         Ok(ticks as f64 / second.max(1) as f64)
     }
 
-    /// The largest memory of an executor in bytes.
+    /// The largest memory of a process in bytes.
     fn peak(&self) -> Result<u64> {
         let mut peak = 0;
-        for process in self.processes.iter().skip(1) {
+        for process in &self.processes {
             let status = fs::read_to_string(format!("/proc/{}/status", process.id()))?;
             let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
             let kilobytes =
