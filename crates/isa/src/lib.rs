@@ -1178,6 +1178,17 @@ pub trait Runtime: Counters {
         None
     }
 
+    /// Whether `bytes` begin with an instruction that reads or writes memory in the segment of per-thread counters and
+    /// that a program may run.
+    fn uses_thread_segment(_bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// Whether `bytes` begin with an instruction that only operating systems may run: a program that comes to it ends.
+    fn is_privileged(_bytes: &[u8]) -> bool {
+        false
+    }
+
     /// As [`Runtime::runtime`], with the routine that gives threads their areas, and its address ("enter").
     /// `config.counters` are those of the first thread, after [`PerThreadMemory::len`] bytes of private
     /// zeros; the load bias is stored at their beginning.

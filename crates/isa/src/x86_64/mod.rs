@@ -420,6 +420,14 @@ impl Runtime for X86_64 {
         threads::obstacle(bytes, addr, stays, forks)
     }
 
+    fn uses_thread_segment(bytes: &[u8]) -> bool {
+        threads::uses_segment(bytes)
+    }
+
+    fn is_privileged(bytes: &[u8]) -> bool {
+        threads::is_privileged(bytes)
+    }
+
     fn per_thread_runtime(config: &RuntimeConfig<'_>) -> Result<(Vec<u8>, u64), RuntimeError> {
         runtime::per_thread_runtime(config)
     }

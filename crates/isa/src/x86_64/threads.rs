@@ -41,7 +41,9 @@
 //! | `syscall`, unless a constant that is none of clone, fork, clone3, arch_prctl was just loaded into `eax` | a thread with its parent's control block, another base |
 //! | `int 0x80`, `sysenter` | likewise |
 
-use iced_x86::{Code as Op, Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register};
+use iced_x86::{
+    Code as Op, Decoder, DecoderOptions, InstructionInfoFactory, OpAccess, Register, UsedMemory,
+};
 
 use super::branch::{put_call, put_field};
 use super::counter::GS;
@@ -103,25 +105,13 @@ pub fn obstacle(
     stays: bool,
     forks: impl Fn(&Insn) -> Forks,
 ) -> Option<(u64, &'static str)> {
-    let mut found = None;
-    // Where the last instructions without a branch or call begin.
-    let mut run = addr;
-    super::X86_64::sweep(bytes, addr, |insn| {
-        let at = insn.addr.wrapping_sub(addr) as usize;
-        let code = bytes
-            .get(at..at + usize::from(insn.len))
-            .unwrap_or_default();
-        let before = || {
-            bytes
-                .get(run.wrapping_sub(addr) as usize..at)
-                .unwrap_or_default()
-        };
+    first_obstacle(bytes, addr, |insn, code, before| {
         let fork = || match forks(insn) {
             Forks::Never => false,
             Forks::Maybe => true,
-            Forks::ByNumber => !constant(before(), Register::RDI).is_some_and(harmless),
+            Forks::ByNumber => !constant(before, Register::RDI).is_some_and(harmless),
         };
-        let why = match insn.flow {
+        match insn.flow {
             Flow::Next => judge(code, before).err(),
             Flow::Jump { .. } | Flow::IndirectJump if fork() => {
                 Some("leaves by a jump to a function that may fork")
@@ -130,14 +120,8 @@ pub fn obstacle(
                 Some("may fork, and is not moved")
             }
             _ => None,
-        };
-        found = why.map(|why| (insn.addr, why));
-        if insn.flow != Flow::Next || code.ends_with(&[0x0f, 0x05]) {
-            run = insn.end();
         }
-        found.is_none()
-    });
-    found
+    })
 }
 
 /// System calls that make threads, or set the base by which they are told apart: clone, arch_prctl, clone3.
@@ -145,34 +129,75 @@ const MAKING_THREADS: [u32; 3] = [56, 158, 435];
 
 /// Finds the first obstacle to biased counters; see [`crate::Runtime::biased_obstacle`].
 pub fn biased_obstacle(bytes: &[u8], addr: u64) -> Option<(u64, &'static str)> {
+    first_obstacle(bytes, addr, |_, code, before| match *code {
+        [0x0f, 0x05] => makes_thread(before, |number| !MAKING_THREADS.contains(&number)),
+        [0xcd, 0x80] | [0x0f, 0x34] => Some("makes system calls of the 32-bit kind"),
+        _ if sets_fs(code) => Some("sets the segment register fs or its base"),
+        _ => None,
+    })
+}
+
+/// The first instruction of some code that `why` has something against. It is given the instruction, its bytes, and
+/// those of the straight-line code in front of it, which no branch, call or system call ends.
+fn first_obstacle(
+    bytes: &[u8],
+    addr: u64,
+    mut why: impl FnMut(&Insn, &[u8], &[u8]) -> Option<&'static str>,
+) -> Option<(u64, &'static str)> {
     let mut found = None;
-    // Where the last instructions without a branch or call begin.
-    let mut run = addr;
+    let mut run = 0;
     super::X86_64::sweep(bytes, addr, |insn| {
-        let offset = |at: u64| at.wrapping_sub(addr) as usize;
-        let at = offset(insn.addr);
-        let code = bytes
-            .get(at..at + usize::from(insn.len))
-            .unwrap_or_default();
-        let before = || bytes.get(offset(run)..at).unwrap_or_default();
-        let why = match *code {
-            [0x0f, 0x05] => match constant(before(), Register::RAX) {
-                Some(number) if !MAKING_THREADS.contains(&number) => None,
-                Some(158) => Some("sets or reads a segment base by itself (arch_prctl)"),
-                Some(_) => Some("makes threads or processes by itself"),
-                None => Some("makes a system call by itself that may start a thread"),
-            },
-            [0xcd, 0x80] | [0x0f, 0x34] => Some("makes system calls of the 32-bit kind"),
-            _ if sets_fs(code) => Some("sets the segment register fs or its base"),
-            _ => None,
-        };
-        found = why.map(|why| (insn.addr, why));
+        let at = insn.addr.wrapping_sub(addr) as usize;
+        let end = at + usize::from(insn.len);
+        let code = bytes.get(at..end).unwrap_or_default();
+        let before = bytes.get(run..at).unwrap_or_default();
+        found = why(insn, code, before).map(|why| (insn.addr, why));
         if insn.flow != Flow::Next || code.ends_with(&[0x0f, 0x05]) {
-            run = insn.end();
+            run = end;
         }
         found.is_none()
     });
     found
+}
+
+/// Why a system call may make a thread that nobody notices, by the straight-line code in front of it, unless its
+/// number is known and `harmless`.
+fn makes_thread(before: &[u8], harmless: impl Fn(u32) -> bool) -> Option<&'static str> {
+    match constant(before, Register::RAX) {
+        Some(number) if harmless(number) => None,
+        Some(158) => Some("sets or reads a segment base by itself (arch_prctl)"),
+        Some(_) => Some("makes threads or processes by itself"),
+        None => Some("makes a system call by itself that may start a thread"),
+    }
+}
+
+/// See [`crate::Runtime::uses_thread_segment`].
+pub fn uses_segment(bytes: &[u8]) -> bool {
+    let prefixes = bytes.iter().take_while(|byte| is_prefix(**byte));
+    if !prefixes.into_iter().any(|byte| *byte == GS) {
+        return false;
+    }
+    let instruction = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+    let mut factory = InstructionInfoFactory::new();
+    let mut memory = factory.info(&instruction).used_memory().iter();
+    let is_used =
+        |m: &UsedMemory| m.segment() == Register::GS && m.access() != OpAccess::NoMemAccess;
+    !instruction.is_privileged() && memory.any(is_used)
+}
+
+/// See [`crate::Runtime::is_privileged`].
+pub fn is_privileged(bytes: &[u8]) -> bool {
+    Decoder::new(64, bytes, DecoderOptions::NONE)
+        .decode()
+        .is_privileged()
+}
+
+/// Whether a byte is a prefix that any instruction may have in front of its opcode, but for REX.
+fn is_prefix(byte: u8) -> bool {
+    matches!(
+        byte,
+        0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
+    )
 }
 
 /// Whether an instruction changes where the thread's control block is found.
@@ -230,28 +255,17 @@ fn constant(code: &[u8], register: Register) -> Option<u32> {
 }
 
 /// Why an instruction is an obstacle, if it is; `before` is the straight-line code in front of it.
-fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static str> {
+fn judge(code: &[u8], before: &[u8]) -> Result<(), &'static str> {
     // Most instructions begin with an opcode that is none of those below, or with a REX prefix and such an opcode.
     let first = match *code {
         [0x40..=0x4f, opcode, ..] => opcode,
         [first, ..] => first,
         [] => return Ok(()),
     };
-    if !matches!(
-        first,
-        0x0f | 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0x8e | 0xcd | 0xf0 | 0xf2 | 0xf3
-    ) {
+    if !is_prefix(first) && !matches!(first, 0x0f | 0x8e | 0xcd) {
         return Ok(());
     }
-    let prefixes = code
-        .iter()
-        .take_while(|byte| {
-            matches!(
-                byte,
-                0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3
-            )
-        })
-        .count();
+    let prefixes = code.iter().take_while(|byte| is_prefix(**byte)).count();
     let (prefixes, rest) = code.split_at(prefixes);
     let rest = match rest {
         [0x40..=0x4f, rest @ ..] => rest,
@@ -273,19 +287,14 @@ fn judge<'c>(code: &[u8], before: impl Fn() -> &'c [u8]) -> Result<(), &'static 
             Err("reads or writes the GS base")
         }
         [0xcd, 0x80, ..] | [0x0f, 0x34, ..] => Err("makes system calls of the 32-bit kind"),
-        [0x0f, 0x05, ..] => match constant(before(), Register::RAX) {
-            Some(number) if harmless(number) => Ok(()),
-            Some(158) => Err("sets or reads a segment base by itself (arch_prctl)"),
-            Some(_) => Err("makes threads or processes by itself"),
-            None => Err("makes a system call by itself that may start a thread"),
-        },
+        [0x0f, 0x05, ..] => makes_thread(before, harmless).map_or(Ok(()), Err),
         _ => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{biased_obstacle, obstacle};
+    use super::{biased_obstacle, obstacle, uses_segment};
     use crate::{Flow, Forks};
 
     #[test]
@@ -312,6 +321,21 @@ mod tests {
         assert_eq!(found(&[0x0f, 0x01, 0xf8]), Some(0)); // swapgs
         assert_eq!(found(&[0x8e, 0xe8]), Some(0)); // mov gs,eax
         assert_eq!(found(&[0xcd, 0x80]), Some(0));
+    }
+
+    #[test]
+    fn the_segment_is_used_by_what_reads_or_writes_memory_in_it() {
+        assert!(uses_segment(&[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0])); // mov rax,gs:[0]
+        assert!(uses_segment(&[0x66, 0x65, 0x0f, 0xf7, 0xc1])); // maskmovdqu xmm0,xmm1
+        assert!(uses_segment(&[0x65, 0xc5, 0xf9, 0xf7, 0xc1])); // vmaskmovdqu xmm0,xmm1
+        assert!(uses_segment(&[0x65, 0xd7])); // xlat
+        assert!(!uses_segment(&[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0])); // mov rax,fs:[0]
+        assert!(!uses_segment(&[0x65, 0x48, 0x8b, 0xc1])); // mov rax,rcx
+        assert!(!uses_segment(&[0x65, 0xc5, 0xf9, 0x6f, 0xc1])); // vmovdqa xmm0,xmm1
+        assert!(!uses_segment(&[0x65, 0x0f, 0x1f, 0])); // nop
+        assert!(!uses_segment(&[0x65, 0x6e])); // outs
+        assert!(!uses_segment(&[0x65, 0x48, 0x8d, 0x00])); // lea rax,[rax]
+        assert!(!uses_segment(&[0x65, 0x48, 0x8b])); // cut off
     }
 
     #[test]

@@ -32,7 +32,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::file::{Claim, F_RDLCK, F_WRLCK, MAP_FIXED, MAP_SHARED, PROT_READ_WRITE};
+use super::file::{Claim, F_RDLCK, F_WRLCK};
 use super::shards::MADV_WIPEONFORK;
 use super::{AREA, CURSOR, PAGE, Routine, call, emit, labels};
 use crate::BiasedMemory;
@@ -89,15 +89,10 @@ impl Routine<'_> {
             js(end);
             mov(rdi, config.counters + config.counters_len);
             add(rdi, rbx);
-            mov(rsi, config.counters_len);
-            mov(edx, PROT_READ_WRITE);
-            mov(r10d, MAP_SHARED | MAP_FIXED);
-            mov(r8d, r13d);
-            mov(r9, qword_ptr(rbp + AREA));
-            mov(eax, call::MMAP);
-            syscall();
-            test(rax, rax);
-            js(end);
+        }
+        self.lay_area(end)?;
+        let a = &mut self.a;
+        emit! { a;
             mov(rdi, config.counters - BIASED.before);
             add(rdi, rbx);
             xor(eax, eax);

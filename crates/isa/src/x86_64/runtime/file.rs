@@ -10,7 +10,7 @@ use super::{AREA, BUFFER, NAME, O_CLOEXEC, PAGE, Routine, call, emit, labels};
 const O_PROFILE: u32 = 0o2 | 0o100 | 0o400 | O_CLOEXEC;
 const MODE: u32 = 0o666;
 pub(super) const PROT_READ_WRITE: u32 = 3;
-pub(super) const MAP_SHARED: u32 = 1;
+const MAP_SHARED: u32 = 1;
 pub(super) const MAP_FIXED: u32 = 0x10;
 /// Offsets in `struct stat`.
 const ST_MODE: i32 = 24;
@@ -480,6 +480,27 @@ impl Routine<'_> {
             js(claim.no_room);
             set_label(&mut end);
             nop();
+        }
+        Ok(())
+    }
+
+    /// Lays the area that was claimed last over the memory at `rdi`. What the system call says is in `rax`.
+    pub(super) fn lay_area(&mut self, failed: CodeLabel) -> Result<(), IcedError> {
+        let len = self.config.counters_len;
+        let a = &mut self.a;
+        emit! { a;
+            mov(rsi, len);
+            mov(edx, PROT_READ_WRITE);
+            mov(r10d, MAP_SHARED | MAP_FIXED);
+            mov(r8d, r13d);
+        }
+        self.offset()?;
+        let a = &mut self.a;
+        emit! { a;
+            mov(eax, call::MMAP);
+            syscall();
+            test(rax, rax);
+            js(failed);
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::super::threads::OWNER;
-use super::file::{Claim, F_WRLCK, MAP_FIXED, MAP_SHARED, PROT_READ_WRITE};
+use super::file::{Claim, F_WRLCK, MAP_FIXED, PROT_READ_WRITE};
 use super::{
     BUFFER, NAME, NAME_LEN, O_CLOEXEC, PAGE, PUSHED, Routine, SAVED, VALUE, call, emit, labels,
 };
@@ -709,7 +709,7 @@ impl Routine<'_> {
             self.string(" is another file now"),
         );
         let cannot_map = self.string("postlink: cannot map a part of profile ");
-        let (len, failures) = (self.config.counters_len, self.failures);
+        let failures = self.failures;
         let a = &mut self.a;
         let [mut end, mut open] = labels(a);
         emit! { a;
@@ -741,15 +741,10 @@ impl Routine<'_> {
             je(end);
             lea(r12, ptr(cannot_map));
             mov(rdi, qword_ptr(rbp + NEW));
-            mov(rsi, len);
-            mov(edx, PROT_READ_WRITE);
-            mov(r10d, MAP_SHARED | MAP_FIXED);
-            mov(r8d, r13d);
-            mov(r9, qword_ptr(rbp + AREA));
-            mov(eax, call::MMAP);
-            syscall();
-            test(rax, rax);
-            js(failures.errno);
+        }
+        self.lay_area(failures.errno)?;
+        let a = &mut self.a;
+        emit! { a;
             mov(byte_ptr(rbp + RECORDING), 1);
             set_label(&mut end);
             ret();
