@@ -366,7 +366,7 @@ const ASSUMPTIONS: [(&str, &str); 17] = [
     ),
     (
         "A2",
-        "where an unwind entry or a dynamic symbol covers code, control reaches only instruction starts of a linear decode from its first byte, or of a decode from the target of a direct branch",
+        "where an unwind entry or a dynamic symbol covers code, control reaches only instruction starts of a linear decode from its first byte, or of a decode from the target of a direct branch; likewise, with per-thread counters, in other code to which direct branches and calls of such code lead",
     ),
     (
         "A3",

@@ -19,7 +19,7 @@ use crate::context::{Context, FuncId};
 use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::{SHT_CREL, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB};
-use crate::proof::inside;
+use crate::proof::uncovered;
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
@@ -32,7 +32,7 @@ pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>, suspects: &[u64]) -> Option<u6
     let covered = covered(cx);
     let mut used = suspects.iter().copied().find(|at| within(&covered, *at));
     if used.is_none() && cx.bare {
-        return inside::uses_own::<A>(cx);
+        return uncovered::uses_own::<A>(cx);
     }
     if used.is_none() {
         explore::<A>(cx, &covered, &mut |at, bytes, _| {
@@ -72,7 +72,8 @@ pub(crate) fn into_jumps<A: Arch>(
     real
 }
 
-fn within(ranges: &[Range], addr: u64) -> bool {
+/// Whether one of some ascending, disjoint ranges has an address.
+pub(crate) fn within(ranges: &[Range], addr: u64) -> bool {
     let i = ranges.partition_point(|r| r.start <= addr);
     let last = i.checked_sub(1).and_then(|i| ranges.get(i));
     last.is_some_and(|r| addr < r.end)

@@ -128,7 +128,7 @@ impl Found {
 }
 
 /// Code whose instruction starts are taken to be those of a linear decode.
-fn covered(cx: &Context<'_>) -> Vec<Range> {
+pub(crate) fn covered(cx: &Context<'_>) -> Vec<Range> {
     let unwound = cx.old_unwind.fdes.iter().map(|f| (f.start, f.end));
     let symbols = cx.input.symbols(SHT_DYNSYM);
     let named = symbols
@@ -617,22 +617,4 @@ fn used_straight<'b, A: Arch>(
         }
     }
     false
-}
-
-/// An instruction outside of covered code that uses the segment of per-thread counters, wherever it may begin.
-pub(crate) fn uses_own<A: Arch>(cx: &Context<'_>) -> Option<u64> {
-    let ranges = uncovered(cx, &covered(cx));
-    ranges.into_iter().find_map(|r| {
-        let bytes = cx.input.bytes(r.start, r.len())?;
-        let uses = |at: &usize| {
-            let rest = bytes.get(*at..).unwrap_or(b"");
-            let insn = A::decode(rest, r.start + *at as u64);
-            insn.is_some_and(|insn| {
-                let own = rest.get(..usize::from(insn.len)).unwrap_or(rest);
-                insn.flow != Flow::Nothing && A::uses_own(own)
-            })
-        };
-        let at = (0..bytes.len()).find(uses)?;
-        Some(r.start + at as u64)
-    })
 }

@@ -15,6 +15,7 @@
 //! | [`bare`] | what is demanded where no kept relocations were used |
 //! | [`headers`] | that the run-time finds new unwind entries of programs without a header for them |
 //! | [`inside`] | that nothing leads into what jumps at old entries overwrote, likewise |
+//! | [`uncovered`] | whether code that nothing covers uses the segment of per-thread counters, likewise |
 //! | [`visible`] | what the program may see of the address of a moved function |
 //! | [`counting`] | areas of counters |
 //! | [`no_return`] | which functions libraries declare not to return |
@@ -36,5 +37,6 @@ pub(crate) mod no_return;
 pub(crate) mod staying;
 pub(crate) mod tables;
 pub(crate) mod text;
+pub(crate) mod uncovered;
 pub(crate) mod visible;
 pub(crate) mod writes;

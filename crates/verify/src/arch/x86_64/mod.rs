@@ -350,28 +350,8 @@ impl Arch for X86_64 {
         if !lead.contains(&0x65) || is_plain_nop(bytes) {
             return false;
         }
-        // Branches to an address of their own have no operand in memory.
-        let branches = matches!(
-            bytes.get(lead.len()..).unwrap_or(b""),
-            [0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..]
-        );
-        // Nor have these: with a register and a number, or where both operands are registers.
-        let registers = matches!(
-            bytes.get(lead.len()..).unwrap_or(b""),
-            [
-                0x04 | 0x05 | 0x0c | 0x0d | 0x14 | 0x15 | 0x1c | 0x1d | 0x24 | 0x25 | 0x2c | 0x2d
-                    | 0x34 | 0x35 | 0x3c | 0x3d | 0x50..=0x5f | 0x90..=0x99 | 0xa8 | 0xa9
-                    | 0xb0..=0xbf,
-                ..
-            ] | [
-                0x00..=0x03 | 0x08..=0x0b | 0x10..=0x13 | 0x18..=0x1b | 0x20..=0x23 | 0x28..=0x2b
-                    | 0x30..=0x33 | 0x38..=0x3b | 0x63 | 0x69 | 0x6b | 0x80..=0x8b | 0xc0 | 0xc1
-                    | 0xd0..=0xd3 | 0xd8..=0xdf | 0xf6 | 0xf7 | 0xfe,
-                0xc0..=0xff,
-                ..
-            ]
-        );
-        !branches && !registers && !Self::is_privileged(bytes)
+        let own = bytes.get(lead.len()..).unwrap_or(b"");
+        !is_without_memory(own) && !Self::is_privileged(bytes)
     }
 
     fn is_privileged(bytes: &[u8]) -> bool {
@@ -731,6 +711,91 @@ fn mentions(operand: &Operand, reg: RegSpec, opcode: Opcode) -> bool {
     }
 }
 
+/// Whether an instruction, of which these are the bytes behind its prefixes, certainly has no operand in memory
+/// that a segment prefix could mean. Stack slots of pushes and returns, and what string instructions write, are none.
+fn is_without_memory(own: &[u8]) -> bool {
+    match *own {
+        // Branches to an address of their own.
+        [0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..] => true,
+        // With a register and a number, or with no operand at all.
+        [
+            0x04
+            | 0x05
+            | 0x0c
+            | 0x0d
+            | 0x14
+            | 0x15
+            | 0x1c
+            | 0x1d
+            | 0x24
+            | 0x25
+            | 0x2c
+            | 0x2d
+            | 0x34
+            | 0x35
+            | 0x3c
+            | 0x3d
+            | 0x50..=0x5f
+            | 0x68
+            | 0x6a
+            | 0x90..=0x99
+            | 0x9b..=0x9f
+            | 0xa8..=0xab
+            | 0xae..=0xbf
+            | 0xc2
+            | 0xc3
+            | 0xc9
+            | 0xcc
+            | 0xf1
+            | 0xf5
+            | 0xf8
+            | 0xf9
+            | 0xfc
+            | 0xfd,
+            ..,
+        ] => true,
+        // What is calculated is an address.
+        [0x8d, ..] => true,
+        // Between registers.
+        [
+            0x00..=0x03
+            | 0x08..=0x0b
+            | 0x10..=0x13
+            | 0x18..=0x1b
+            | 0x20..=0x23
+            | 0x28..=0x2b
+            | 0x30..=0x33
+            | 0x38..=0x3b
+            | 0x63
+            | 0x69
+            | 0x6b
+            | 0x80..=0x8b
+            | 0xc0
+            | 0xc1
+            | 0xc6
+            | 0xc7
+            | 0xd0..=0xd3
+            | 0xd8..=0xdf
+            | 0xf6
+            | 0xf7
+            | 0xfe
+            | 0xff,
+            0xc0..=0xff,
+            ..,
+        ]
+        | [0x0f, 0x38 | 0x3a, _, 0xc0..=0xff, ..] => true,
+        [0x0f, opcode, modrm @ 0xc0..=0xff, ..] => {
+            // Some of groups 7 and 15 and the masked stores go by a register that is no operand.
+            let watches = opcode == 0xae && modrm & 0xf8 == 0xf0;
+            !watches && !matches!(opcode, 0x01 | 0x38 | 0x3a | 0xf7)
+        }
+        [0xc5, _, opcode, 0xc0..=0xff, ..] => opcode != 0xf7,
+        [0xc4, map, _, opcode, 0xc0..=0xff, ..] => opcode != 0xf7 || map & 0x1f != 1,
+        [0x62, _, _, _, _, 0xc0..=0xff, ..] => true,
+        _ => false,
+    }
+}
+
 /// One whole instruction that does nothing: `90` or `0f 1f`. The decoder also calls `f3 90` (`pause`) and the reserved
 /// `0f 18`…`0f 1e` a nop; some of those act on newer processors, so they are copied like any other instruction.
 fn is_plain_nop(bytes: &[u8]) -> bool {
@@ -1038,15 +1103,56 @@ mod tests {
     }
 
     #[test]
+    fn whatever_another_decoder_sees_to_use_a_segment_is_noticed() {
+        use iced_x86::{Decoder, InstructionInfoFactory, OpAccess, Register};
+        let mut factory = InstructionInfoFactory::new();
+        let mut uses = 0;
+        let plain = (0..=u16::MAX).flat_map(|number| {
+            let [opcode, modrm] = number.to_be_bytes();
+            let maps: [&[u8]; 4] = [&[], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]];
+            let leads: [&[u8]; 4] = [&[], &[0x66], &[0xf3], &[0x48]];
+            let both = maps
+                .into_iter()
+                .flat_map(move |map| leads.map(|lead| (map, lead)));
+            both.map(move |(map, lead)| {
+                let rest = [opcode, modrm, 5, 5, 5, 5, 5, 5, 5, 5];
+                [lead, map, rest.as_slice()].concat()
+            })
+        });
+        for code in plain.chain(encodings()) {
+            let code = [&[0x65], code.as_slice()].concat();
+            let insn = Decoder::with_ip(64, &code, 0x1000, 0).decode();
+            let Some(code) = code.get(..insn.len()).filter(|_| !insn.is_invalid()) else {
+                continue;
+            };
+            let is_used = |m: &iced_x86::UsedMemory| {
+                m.segment() == Register::GS && m.access() != OpAccess::NoMemAccess
+            };
+            let used = factory.info(&insn).used_memory().iter().any(is_used);
+            // What only an operating system may do ends the program.
+            let ends = X86_64::is_privileged(code);
+            assert!(!used || ends || X86_64::uses_own(code), "{code:x?}");
+            uses += usize::from(used);
+        }
+        assert!(uses > 20_000, "{uses}");
+    }
+
+    #[test]
     fn a_segment_is_used_by_what_has_an_operand_in_memory() {
-        let used: [&[u8]; 5] = [
+        let used: [&[u8]; 7] = [
+            &[0x65, 0xc5, 0xf9, 0xf7, 0xc1],             // vmaskmovdqu xmm0,xmm1
+            &[0x65, 0xf3, 0x0f, 0xae, 0xf0],             // umonitor rax
             &[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0], // mov rax,gs:[0]
             &[0x65, 0xd1, 0x3a],                         // sar dword gs:[rdx],1
             &[0x65, 0xa4],                               // movs [rdi],gs:[rsi]
             &[0x65, 0xd7],                               // xlat
             &[0x65, 0x66, 0x0f, 0xf7, 0xc1],             // maskmovdqu xmm0,xmm1
         ];
-        let unused: [&[u8]; 5] = [
+        let unused: [&[u8]; 9] = [
+            &[0x65, 0xc5, 0xf9, 0x6f, 0xc1],             // vmovdqa xmm0,xmm1
+            &[0x65, 0x62, 0xf1, 0x7d, 0x48, 0x6f, 0xc1], // vmovdqa32 zmm0,zmm1
+            &[0x65, 0x0f, 0xb6, 0xc1],                   // movzx eax,cl
+            &[0x65, 0xc3],                               // ret
             &[0x65, 0xd1, 0xfa],                         // sar edx,1
             &[0x65, 0x35, 1, 2, 3, 4],                   // xor eax,0x4030201
             &[0x65, 0x48, 0x8b, 0xc1],                   // mov rax,rcx
