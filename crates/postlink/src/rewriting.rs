@@ -57,6 +57,8 @@ pub struct Done<R> {
     pub certificate: Option<Report>,
     /// Functions that stay as they were because they could not be proved.
     pub reverted: Vec<Refused>,
+    /// How often it was written until the checker was content.
+    pub rounds: usize,
     /// What the system around the file will say of the output: checksums, rights.
     pub cautions: Vec<String>,
     /// The package of split debug information that belongs beside the output.
@@ -270,6 +272,7 @@ fn until_proved<R>(
                 report,
                 certificate,
                 reverted,
+                rounds: round,
                 cautions,
                 package,
             };

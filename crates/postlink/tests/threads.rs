@@ -70,6 +70,11 @@ fn gcc() -> bool {
 }
 
 fn build(source: &str, flags: &[&str]) -> (Built, serde_json::Value) {
+    build_with(source, flags, &[])
+}
+
+/// The same; `options` are those of `postlink instrument`.
+fn build_with(source: &str, flags: &[&str], options: &[&str]) -> (Built, serde_json::Value) {
     let dir = tempfile::tempdir().unwrap();
     let (plain, instrumented, code) = (
         dir.path().join("app"),
@@ -88,6 +93,7 @@ fn build(source: &str, flags: &[&str]) -> (Built, serde_json::Value) {
     let report = done(
         Command::new(POSTLINK)
             .args(["instrument", "--json", "-q"])
+            .args(options)
             .arg(&plain)
             .arg("-o")
             .arg(&instrumented),
@@ -259,6 +265,12 @@ fn programs_that_cannot_have_per_thread_counters_get_others_and_the_reason_is_to
     );
 }
 
+/// How often a program was written, but for what was done because functions could not be proved.
+fn rounds_but_for_functions(report: &serde_json::Value) -> u64 {
+    let refused = report["reverted"].as_array().unwrap();
+    report["rounds"].as_u64().unwrap() - u64::from(!refused.is_empty())
+}
+
 /// Hand-written assembly has its name, as text, after its functions, and tables. `e` is the prefix of the
 /// segment in which per-thread counters are.
 #[test]
@@ -296,6 +308,7 @@ int main(int argc, char **argv) {{
         serde_json::Value::Null,
         "{report}"
     );
+    assert_eq!(rounds_but_for_functions(&report), 1, "{report}");
     let profile = app.dir.path().join("run.plraw");
     app.run("", &profile.to_string_lossy());
     assert_eq!(app.steps(&profile), 1000);
@@ -307,9 +320,106 @@ int main(int argc, char **argv) {{
         why.contains("uses the segment of per-thread counters itself, at 0x"),
         "{why}"
     );
+    assert_eq!(rounds_but_for_functions(&report), 1, "{report}");
     let profile = app.dir.path().join("run.plraw");
     app.run("", &profile.to_string_lossy());
     assert_eq!(app.steps(&profile), 1000);
+}
+
+/// A program with a function in assembly that neither an unwind entry nor a dynamic symbol covers.
+fn with_assembly(code: &str) -> String {
+    format!(
+        r#"
+#include <stdio.h>
+__asm__(".text\n.p2align 4\n.globl step\nstep:\n{code}\n.p2align 4\n");
+extern long step(long);
+int main(int argc, char **argv) {{
+  long sum = 0;
+  for (long i = 0; i < 1000; i++) sum += step(i);
+  puts(sum ? "done" : "no");
+  return 0;
+}}
+"#
+    )
+}
+
+/// Without kept relocations an instruction may begin at every byte of such a function, but within those that control
+/// comes to. Either way the program is written once. The number's bytes are `mov %gs:(%rax,%rbp),%eax`.
+#[test]
+fn one_round_is_enough_for_assembly_that_may_use_the_segment_of_per_thread_counters() {
+    if !gcc() {
+        return;
+    }
+    let cases = [
+        (
+            "an operand",
+            "per-thread",
+            "movl $0x28048b65, %ecx; leaq (%rdi,%rcx), %rax; ret",
+        ),
+        (
+            "a branch into the operand",
+            "biased",
+            "testq %rdi, %rdi; js 1f; .byte 0xb9; 1: .long 0x28048b65; leaq (%rdi,%rcx), %rax; ret",
+        ),
+        (
+            "an operand in front of what is no code",
+            "biased",
+            "movl $0x28048b65, %ecx; testq %rdi, %rdi; js 1f; leaq (%rdi,%rcx), %rax; ret; 1: .byte 6",
+        ),
+        (
+            "bytes that nothing leads to",
+            "biased",
+            "leaq 1(%rdi), %rax; ret; .long 0x28048b65",
+        ),
+        (
+            "a use",
+            "biased",
+            "testq %rdi, %rdi; js 1f; leaq 1(%rdi), %rax; ret; 1: movl %gs:0, %eax; ret",
+        ),
+    ];
+    for (what, how, code) in cases {
+        let (app, report) = build_with(&with_assembly(code), &[], &["--relocations", "none"]);
+        assert_eq!(report["counting"], how, "{what}: {report}");
+        assert_eq!(report["rounds"], 1, "{what}: {report}");
+        let why = report["not_per_thread"].as_str().unwrap_or_default();
+        assert_eq!(why.is_empty(), how == "per-thread", "{what}: {why}");
+        app.run("", "run.plraw");
+    }
+}
+
+/// What the rewriter says of it counts nothing: the same bytes are put into the program and its output.
+#[test]
+fn the_checker_finds_uses_of_the_segment_by_itself() {
+    if !gcc() {
+        return;
+    }
+    let reached = "movabsq $0x1122334455667788, %rcx; .skip 9, 0x90; leaq 1(%rdi), %rax; ret";
+    let not_reached = "leaq 1(%rdi), %rax; ret; .quad 0x1122334455667788; .skip 9, 0x90; ret";
+    for code in [reached, not_reached] {
+        let (app, report) = build_with(&with_assembly(code), &[], &["--relocations", "none"]);
+        assert_eq!(report["counting"], "per-thread", "{report}");
+        let verify = |mark: &[u8], bytes: &[u8]| {
+            for file in [&app.plain, &app.instrumented] {
+                let mut content = std::fs::read(file).unwrap();
+                let at = content.windows(8).position(|w| w == mark).unwrap() + 8;
+                content[at..at + bytes.len()].copy_from_slice(bytes);
+                std::fs::write(file, content).unwrap();
+            }
+            let mut command = Command::new(POSTLINK);
+            let output = command.arg("verify").arg(&app.plain).arg(&app.instrumented);
+            let output = output.output().unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            String::from_utf8_lossy(&said).into_owned()
+        };
+        let mark = 0x1122_3344_5566_7788u64.to_le_bytes();
+        let expected = "uses the segment of per-thread counters itself, at 0x";
+        let fs = [0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0];
+        let said = verify(&mark, &fs);
+        assert!(!said.contains(expected), "{said}");
+        let gs = [0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0];
+        let said = verify(&mark, &gs);
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 /// A child comes back to the callers of a function that leaves by a jump to `fork`, and to theirs.

@@ -100,6 +100,8 @@ struct Account<'a> {
     instrument: &'a InstrumentReport,
     reverted: Vec<&'a str>,
     refused: &'a [Refused],
+    /// How often it was written until the checker was content.
+    rounds: usize,
     proved: Option<u64>,
     identical: Option<u64>,
 }
@@ -198,6 +200,7 @@ impl Instrument {
                 instrument: &done.report,
                 reverted: done.reverted.iter().map(|r| r.name.as_str()).collect(),
                 refused: &done.reverted,
+                rounds: done.rounds,
                 proved: done.certificate.as_ref().map(|c| c.proved),
                 identical: done.certificate.as_ref().map(|c| c.identical),
             };

@@ -13,6 +13,7 @@
 //! | [`coverage_blocks`] | the fewest blocks that show which blocks ran |
 //! | [`biased`] | whether one thread can count without locks |
 //! | [`per_thread`] | whether and how each thread can count by itself |
+//! | [`uncovered`] | whether code that belongs to no function has anything against that |
 //! | [`prepare`] | all of that for a function, and the map of counters of the program |
 //! | [`stub_registers`] | indirect calls that pass something in registers of linkers' stubs |
 //! | [`bolt_blocks`], [`hashes`] | blocks as BOLT sees them, and their hashes |
@@ -33,6 +34,7 @@ pub mod prepare;
 mod probes;
 pub mod stub_registers;
 pub mod table_order;
+mod uncovered;
 mod unwind;
 
 pub use entry::{EntryPatch, SecondaryEntry, put_entry};

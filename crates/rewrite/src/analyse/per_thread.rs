@@ -4,7 +4,7 @@
 //! (`isa::x86_64::threads`, `runtime::shards`). That is as fast as counters without locks and as exact as
 //! those with. It rests on three things, and where one is missing counters are atomic:
 //!
-//! * the base is free: no code of the program uses it;
+//! * the base is free: no code of the program uses it, in functions or elsewhere ([`uncovered`]);
 //! * every thread and every forked process is noticed before it counts. Threads come in through pointers to functions,
 //!   so through old entries, which lead to a check in front of the new body (for entries beside the first, to one that
 //!   is elsewhere and continues there). Forked processes come back from calls of known functions, after which is
@@ -18,6 +18,7 @@
 use postlink_isa::{Flow, Forks, Insn, Isa, RegSet};
 use rustc_hash::FxHashMap;
 
+use super::uncovered;
 use crate::cfg::{BlockId, Cfg};
 use crate::discover::{NonlocalExits, Piece, Program, is_program};
 
@@ -44,8 +45,12 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -
     if let Some(name) = program.imported(|name| UNNOTICED.contains(&name)) {
         return Some(format!("it uses the function {}", name.escape_ascii()));
     }
-    postlink_parallel::find_first(program.functions.len(), |f| {
-        of_function::<I>(program, nonlocal_exits, f, false)
+    let of_function = |f| of_function::<I>(program, nonlocal_exits, f, false);
+    postlink_parallel::find_first(program.functions.len(), of_function).or_else(|| {
+        let at = uncovered::uses_segment::<I>(program)?;
+        Some(format!(
+            "the program uses the segment of per-thread counters itself, at {at:#x}"
+        ))
     })
 }
 

@@ -198,7 +198,7 @@ impl Near {
 }
 
 /// A range of addresses.
-type Range = (u64, u64);
+pub type Range = (u64, u64);
 
 /// Which addresses are inside of functions.
 struct Insides<'a> {
@@ -236,8 +236,8 @@ impl<'a> Insides<'a> {
     }
 }
 
-/// Code whose instruction starts are taken to be those of a linear decode from its start: ascending, disjoint.
-fn covered(program: &Program<'_>) -> Vec<Range> {
+/// Code whose instruction starts are taken to be those of a linear decode from its start: ascending.
+pub fn covered(program: &Program<'_>) -> Vec<Range> {
     let elf = program.elf;
     let unwound = program.eh.fdes.iter().map(|f| (f.start, f.len));
     let symbols = elf.symbols(SymbolTable::Dynamic);
@@ -259,8 +259,8 @@ fn covered(program: &Program<'_>) -> Vec<Range> {
     all
 }
 
-/// What is in sections of code outside of covered ranges.
-fn gaps(elf: &Elf<'_>, covered: &[Range]) -> Vec<Range> {
+/// What is in sections of code outside of covered ranges, which are ascending: ascending, disjoint.
+pub fn gaps(elf: &Elf<'_>, covered: &[Range]) -> Vec<Range> {
     let mut gaps = Vec::new();
     for section in elf.sections.iter().filter(|s| s.is_code()) {
         let mut at = section.addr;

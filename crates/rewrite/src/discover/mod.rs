@@ -37,7 +37,7 @@ pub mod runtimes;
 mod sweep;
 mod visible;
 
-pub use entry_proof::NumberInside;
+pub use entry_proof::{NumberInside, Range, covered, gaps};
 pub use exceptions::{lsda_of, personality};
 pub use file::{check_input, check_program, identity, is_program};
 pub use nonlocal_exits::NonlocalExits;
