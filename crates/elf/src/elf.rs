@@ -222,10 +222,9 @@ impl<'d> Elf<'d> {
     /// again. Worth it after work that reads a large part of the file that later work does not: relocations,
     /// symbols.
     pub fn release(&self) {
-        let Some(map) = self.map else { return };
-        // SAFETY: the map is read-only, so its pages hold nothing that the file does not. Failure costs
-        // memory and nothing else.
-        let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        if let Some(map) = self.map {
+            crate::memory::give_back_read(map);
+        }
     }
 
     /// Parses and checks headers, segments, sections, dynamic section and notes. Every later accessor is safe on what

@@ -68,6 +68,11 @@ impl Input {
         &self.map
     }
 
+    /// Gives back the memory of what was read so far of it.
+    pub fn release(&self) {
+        postlink_elf::memory::give_back_read(&self.map);
+    }
+
     /// The same file, read with these relocations alone.
     pub fn using(mut self, relocations: Relocations) -> Result<Input> {
         self.relocations = relocations;

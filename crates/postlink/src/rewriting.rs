@@ -19,7 +19,8 @@ use postlink_rewrite::{
     OptimizeReport, Phases, Refusal, Rewriting, fit, prepare_instrumented,
 };
 use postlink_verify::{
-    Check, Failure, Keep, Remembered, Report, SplitUnits, Verdict, verify_split, verify_split_again,
+    Check, Failure, Files, Keep, Remembered, Report, SplitUnits, Verdict, verify_files_again,
+    verify_split,
 };
 use tempfile::TempPath;
 
@@ -306,7 +307,7 @@ fn prove_written<'a>(
     phases: &mut Phases,
 ) -> Result<(Report, Remembered<'a>)> {
     phases.begin("verify");
-    input.elf.release();
+    input.release();
     // For the first output all functions were analysed; a further one needs little.
     if before.is_none() {
         postlink_elf::memory::give_back_freed();
@@ -316,14 +317,16 @@ fn prove_written<'a>(
         Some(_) if before.is_none() => Keep::Always,
         _ => Keep::IfRefused,
     };
-    let checked = verify_split_again(
-        input.elf.data,
-        output.bytes(),
+    let files = Files {
+        input: input.elf.data,
+        output: output.bytes(),
         split,
-        before,
-        keep,
-        &options,
-    );
+        release: &|| {
+            input.release();
+            output.release();
+        },
+    };
+    let checked = verify_files_again(files, before, keep, &options);
     let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;
     if let Some(name) = proof.refuse {
         refuse(&mut certificate, name);

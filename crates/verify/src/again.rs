@@ -140,6 +140,7 @@ impl Facts {
             output,
             functions: _,
             options,
+            maps: _,
             old: _,
             new: _,
             patches: _,

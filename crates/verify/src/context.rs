@@ -11,6 +11,7 @@ use crate::files::elf::{
 };
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
+use crate::maps::Maps;
 use crate::report::{Failure, Options};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -130,6 +131,8 @@ pub(crate) struct Context<'a> {
     pub output: &'a Elf<'a>,
     pub functions: &'a [Moved],
     pub options: &'a Options,
+    /// Of the files.
+    pub maps: &'a Maps<'a>,
     pub old: Index<InputAddr>,
     pub new: Index<OutputAddr>,
     /// The bytes of jumps that were written over old entries.

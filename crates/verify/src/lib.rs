@@ -76,6 +76,7 @@ mod entries;
 mod files;
 mod liveness;
 mod machine;
+mod maps;
 pub mod mutate;
 mod progress;
 mod proof;
@@ -97,12 +98,13 @@ use arch::Arch;
 use arch::aarch64::AArch64;
 use arch::x86_64::X86_64;
 use context::{Context, Findings, FuncId, Index};
-use files::claim::{Claim, Range};
+use files::claim::{Claim, Moved, Range};
 use files::elf::{self, Elf};
 use files::personality::Asked;
 use files::pointer::Pointer;
 use files::unwind::Table;
 use files::{claim, unwind};
+use maps::Maps;
 use proof::visible::{self, Extents, Visible};
 use proof::{
     bare, counting, data, described, distances, gaps, headers, identity, image, inside, no_return,
@@ -195,26 +197,49 @@ pub fn verify_again<'a>(
     keep: Keep,
     options: &Options,
 ) -> Result<(Report, Remembered<'a>), Error> {
-    verify_split_again(input, output, SplitUnits::default(), before, keep, options)
+    let files = Files {
+        input,
+        output,
+        split: SplitUnits::default(),
+        release: &|| (),
+    };
+    verify_files_again(files, before, keep, options)
 }
 
-/// The same for programs whose debug information is partly in files of its own (split DWARF).
+/// Two files to be compared, and what else is said of them.
+#[derive(Clone, Copy)]
+pub struct Files<'a, 'o> {
+    /// The input's bytes.
+    pub input: &'a [u8],
+    /// The output's.
+    pub output: &'o [u8],
+    /// Their debug information that is in files of its own.
+    pub split: SplitUnits<'o>,
+    /// Gives back the memory of the pages of both files that were read so far, if they are maps of files: what is
+    /// needed again is read again. It is called between the steps of a check and within those that read much, by any
+    /// thread.
+    pub release: &'o (dyn Fn() + Sync),
+}
+
+/// The same for files that are maps, and for programs whose debug information is partly in files of its own (split
+/// DWARF).
 ///
 /// # Errors
 ///
 /// As for [`verify`].
-pub fn verify_split_again<'a>(
-    input: &'a [u8],
-    output: &[u8],
-    split: SplitUnits<'_>,
+pub fn verify_files_again<'a>(
+    files: Files<'a, '_>,
     before: Option<Remembered<'a>>,
     keep: Keep,
     options: &Options,
 ) -> Result<(Report, Remembered<'a>), Error> {
-    let (old, mut new) = (Elf::parse(input, "input")?, Elf::parse(output, "output")?);
+    let old = Elf::parse(files.input, "input")?;
+    let mut new = Elf::parse(files.output, "output")?;
     new.is_noted = true;
     let before = before.and_then(|b| b.0);
-    let (report, kept) = verify_parsed(&old, &new, (None, split), (before, keep), options)?;
+    let described = (None, files.split);
+    let maps = Maps::of(files.release);
+    let (report, kept) = verify_parsed(&old, &new, described, (before, keep), (options, &maps))?;
     Ok((report, Remembered(kept)))
 }
 
@@ -241,7 +266,8 @@ pub fn verify_split(
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
     let before = (None, Keep::IfRefused);
-    Ok(verify_parsed(&old, &new, (None, split), before, options)?.0)
+    let maps = Maps::of(&|| ());
+    Ok(verify_parsed(&old, &new, (None, split), before, (options, &maps))?.0)
 }
 
 /// The same with debug information in files of their own: proves that `new_debug` says of the output what
@@ -271,7 +297,9 @@ fn verify_files(
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
     let described = (debug_files, SplitUnits::default());
-    Ok(verify_parsed(&old, &new, described, (None, Keep::IfRefused), options)?.0)
+    let maps = Maps::of(&|| ());
+    let before = (None, Keep::IfRefused);
+    Ok(verify_parsed(&old, &new, described, before, (options, &maps))?.0)
 }
 
 /// What was kept of the check before, and when this one is to keep something.
@@ -288,7 +316,7 @@ fn verify_parsed<'a>(
     new: &Elf<'_>,
     described: Described<'_>,
     before: Before<'a>,
-    options: &Options,
+    (options, maps): (&Options, &Maps<'_>),
 ) -> Result<Checked<'a>, Error> {
     let prove = match old.machine {
         X86_64::MACHINE => prove::<X86_64>,
@@ -307,8 +335,8 @@ fn verify_parsed<'a>(
         // Counters at entries move nothing, and need no claim.
         0 if claim.functions.is_empty() => {
             let report = match old.machine {
-                X86_64::MACHINE => entries::prove::<X86_64>(old, new, options),
-                _ => entries::prove::<AArch64>(old, new, options),
+                X86_64::MACHINE => entries::prove::<X86_64>(old, new, (options, maps)),
+                _ => entries::prove::<AArch64>(old, new, (options, maps)),
             };
             return Ok((report, None));
         }
@@ -352,7 +380,8 @@ fn verify_parsed<'a>(
             });
         }
     }
-    Ok(prove(old, new, described, &claim, before, options))
+    let how = (options, maps);
+    Ok(prove(old, new, described, &claim, before, how))
 }
 
 /// Whether a range has bytes in one of these segments, as code.
@@ -518,6 +547,7 @@ fn walk_all<A: Arch>(
     let run = |ids: &[FuncId], roots: &Roots| -> Vec<Walked> {
         postlink_parallel::map_with(ids, Scratch::default, |scratch, id| {
             progress::did();
+            cx.maps.read(cx.function(*id).map_or(0, Moved::size));
             let walk = || walk::walk::<A>(cx, *id, &roots.of(*id), scratch);
             let (mut walked, consulted) = consulted::noting(cx.output.is_noted, walk);
             walked.consulted = consulted;
@@ -616,7 +646,7 @@ fn prove<'a, A: Arch>(
     (debug_files, split): Described<'_>,
     claim: &Claim<'_>,
     (before, when): Before<'a>,
-    options: &Options,
+    (options, maps): (&Options, &Maps<'_>),
 ) -> Checked<'a> {
     let mut found = Findings::default();
     let counting = claim.kind == 0;
@@ -636,6 +666,7 @@ fn prove<'a, A: Arch>(
         output,
         functions: &claim.functions,
         options,
+        maps,
         old: Index::new(of_old.collect()),
         new: Index::new(of_new.collect()),
         patches: Index::default(),
@@ -713,6 +744,7 @@ fn prove<'a, A: Arch>(
         || image::static_symbols(&cx, (input, output), &mut of_symbols),
     );
     found.append(of_symbols);
+    maps.release();
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
     let ((walked, roots), subject) = postlink_parallel::join(
@@ -1079,8 +1111,8 @@ impl<'a> Subject<'a> {
         functions_seen.dedup();
         let stays = |a: &&u64| cx.old.owner(InputAddr::new(**a)).is_none();
         Subject {
-            input: input.unwrap_or_else(|| Digest::of(cx.input.data)),
-            output: Digest::of(cx.output.data),
+            input: input.unwrap_or_else(|| Digest::of(cx.input.data, cx.maps)),
+            output: Digest::of(cx.output.data, cx.maps),
             names,
             identical: functions_seen.iter().filter(stays).count() as u64,
         }

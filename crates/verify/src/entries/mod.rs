@@ -53,6 +53,7 @@ use crate::files::elf::{self, Elf, Segment};
 use crate::files::lsda::{Lsda, Outcome};
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
+use crate::maps::Maps;
 use crate::proof::visible::Visible;
 use crate::report::{
     Assumption, Basis, Check, Digest, Failure, FunctionReport, Options, Report, Verdict,
@@ -161,7 +162,11 @@ struct Proof<'a, A> {
 }
 
 /// Proves it, or says where not.
-pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Options) -> Report {
+pub(crate) fn prove<A: Entries>(
+    input: &Elf<'_>,
+    output: &Elf<'_>,
+    (options, maps): (&Options, &Maps<'_>),
+) -> Report {
     let mut failures = Vec::new();
     let layout = image::layout_of(input, output, true, &mut failures);
     let unwind = Table::read(input).unwrap_or_else(|what| {
@@ -261,8 +266,8 @@ pub(crate) fn prove<A: Entries>(input: &Elf<'_>, output: &Elf<'_>, options: &Opt
         checker: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")),
         machine: A::NAME,
         basis: Basis::Kept,
-        input: Digest::of(input.data),
-        output: Digest::of(output.data),
+        input: Digest::of(input.data, maps),
+        output: Digest::of(output.data, maps),
         proved,
         failed: proof.functions.len() as u64,
         identical: identical.saturating_sub(proved),

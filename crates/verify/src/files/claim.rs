@@ -145,6 +145,12 @@ impl Moved {
         }
         None
     }
+    /// Bytes of its code in both files.
+    pub(crate) fn size(&self) -> usize {
+        let old: u64 = self.old.iter().map(Range::len).sum();
+        let new: u64 = self.new.iter().map(Range::len).sum();
+        (old + new) as usize
+    }
     pub(crate) fn in_old(&self, addr: InputAddr) -> bool {
         self.old.iter().any(|r| r.contains(addr))
     }

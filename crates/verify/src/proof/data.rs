@@ -140,6 +140,7 @@ pub(crate) fn compare<A: Arch>(
     }
     let mut all = Findings::default();
     for one in postlink_parallel::map(&pieces, |piece| {
+        cx.maps.read(2 * piece.len() as usize);
         compare_piece::<A>(cx, kept, *piece, relative)
     }) {
         all.append(one);

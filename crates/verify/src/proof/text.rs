@@ -230,6 +230,9 @@ fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
     true
 }
 
+/// Bytes of code that are about a part of a sweep.
+const PIECE: u64 = 1 << 16;
+
 /// A part of the code that was swept: what was found, and what it rests on if that was noted.
 #[derive(Clone, Default)]
 pub(crate) struct Swept {
@@ -246,11 +249,11 @@ pub(crate) fn sweep<A: Arch>(
     relative: &[u64],
     known: Option<Vec<Option<Swept>>>,
 ) -> Vec<Swept> {
-    // Pieces of about 64 KiB that begin at starts.
+    // Pieces that begin at starts.
     let mut pieces: Vec<&[u64]> = Vec::new();
     let mut from = 0usize;
     for (i, &start) in starts.iter().enumerate() {
-        if start - starts.get(from).copied().unwrap_or(start) > 1 << 16 {
+        if start - starts.get(from).copied().unwrap_or(start) > PIECE {
             pieces.extend(starts.get(from..i));
             from = i;
         }
@@ -268,6 +271,8 @@ pub(crate) fn sweep<A: Arch>(
         known.unwrap_or_else(|| {
             let sweep = || sweep_piece::<A>(cx, kept, piece, *end, relative);
             let (found, consulted) = consulted::noting(cx.output.is_noted, sweep);
+            // So many bytes of each file.
+            cx.maps.read(2 * PIECE as usize);
             Swept { found, consulted }
         })
     };
