@@ -467,7 +467,7 @@ impl Walked {
             consulted,
         } = self;
         let addresses = addresses.iter_mut().map(|a| &mut a.0);
-        let inside = inside.iter_mut().chain(labels).map(|i| &mut i.0);
+        let inside = inside.iter_mut().chain(labels.iter_mut()).map(|i| &mut i.0);
         let others = entrances.iter_mut().chain(&mut consulted.functions);
         renumber(addresses.chain(inside).chain(others), numbers)
     }

@@ -52,8 +52,14 @@ pub(crate) fn noting<T>(wanted: bool, part: impl FnOnce() -> T) -> (T, Consulted
     LAST.set(u32::MAX);
     let result = part();
     NOTED.set(false);
-    let mut consulted = NOTES.take();
-    consulted.tidy();
+    // The notes of all parts are in memory at once: they are copied, and what they grew in is used again.
+    let consulted = NOTES.with_borrow_mut(|notes| {
+        notes.tidy();
+        let consulted = notes.clone();
+        notes.functions.clear();
+        notes.reads.clear();
+        consulted
+    });
     (result, consulted)
 }
 

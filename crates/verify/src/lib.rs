@@ -788,10 +788,10 @@ fn prove<'a, A: Arch>(
 /// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
 fn gather<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
     for w in walked {
-        found.addresses.extend(&w.addresses);
-        found.entrances.extend(&w.entrances);
-        found.labels.extend(&w.labels);
-        found.inside.extend(&w.inside);
+        found.addresses.extend(w.addresses.iter());
+        found.entrances.extend(w.entrances.iter());
+        found.labels.extend(w.labels.iter());
+        found.inside.extend(w.inside.iter());
         found.registers += w.registers;
     }
     headers::check(cx, found);
@@ -1201,7 +1201,8 @@ fn report<A: Arch>(
     let changes = changes(cx, walked);
     let takes_constants = |w: &Walked| has_changed(w, ChangeKind::Constant);
     let with_constants = walked.iter().filter(|w| takes_constants(w)).count() as u64;
-    let functions: Vec<FunctionReport> = postlink_parallel::flat_map_range(walked.len(), |id| {
+    // In one list from the start: a second one would be there together with all that was walked.
+    let functions = postlink_parallel::map_range(walked.len(), |id| {
         let w = &walked[id];
         let f = cx.function(id as FuncId)?;
         let takes_constants = takes_constants(w);
@@ -1246,7 +1247,7 @@ fn report<A: Arch>(
             let failure = Failure::new(Check::Changes, text).at(f.old_entry, f.new_entry());
             (options.placement_only && changes > 0).then_some(failure)
         };
-        let failure = w.failure.clone().or_else(|| failures.get(&id).cloned());
+        let failure = w.failure.as_deref().or_else(|| failures.get(&id)).cloned();
         let failure = failure.or_else(unwanted).or_else(changed);
         Some(FunctionReport {
             name: subject
@@ -1263,9 +1264,10 @@ fn report<A: Arch>(
             unreached,
             entry: entry_report::<A>(cx, id, &wide),
             falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
-            tables: w.tables.clone(),
+            tables: w.tables.to_vec(),
         })
     });
+    let functions: Vec<FunctionReport> = functions.into_iter().flatten().collect();
     let failed = functions
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)

@@ -206,7 +206,10 @@ impl<'d> Claim<'d> {
             },
         };
         let count = r.uleb().ok_or_else(short)?;
-        let mut functions = Vec::new();
+        // None takes fewer bytes than that.
+        const LEAST: usize = 6;
+        let possible = desc.len() / LEAST;
+        let mut functions = Vec::with_capacity(possible.min(count as usize));
         let mut entry = 0u64;
         let mut previous_end = 0u64;
         for index in 0..count {

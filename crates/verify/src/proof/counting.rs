@@ -111,7 +111,7 @@ fn counters_of_calls<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut F
             )),
             (masks, false) => Some(format!("its counter is asked by the bits {masks:#x?}")),
         };
-        let wrong = w.no_caller.clone().or(sampled);
+        let wrong = w.no_caller.as_deref().map(str::to_owned).or(sampled);
         if let Some(what) = wrong {
             let text = format!("calls of the function are not counted as they must: {what}");
             let failure = Failure::new(Check::Counting, text).at(f.old_entry, f.new_entry());

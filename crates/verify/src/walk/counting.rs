@@ -210,9 +210,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             None
         };
         if let Some(why) = why {
-            self.out.no_caller = Some(format!(
-                "the code at {at:#x} notes something as where a call came from: {why}"
-            ));
+            let text =
+                format!("the code at {at:#x} notes something as where a call came from: {why}");
+            self.out.no_caller = Some(text.into());
         }
         self.notes_callers.extend([at, new]);
     }

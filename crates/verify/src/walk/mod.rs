@@ -40,6 +40,7 @@
 
 pub(crate) mod changes;
 mod counting;
+mod few;
 mod labels;
 mod no_return;
 mod own_tables;
@@ -62,6 +63,7 @@ use crate::liveness::Recent;
 use crate::machine::{Footprint, Moment, Routine};
 use crate::report::{Check, Failure, TableReport};
 use counting::Fresh;
+use few::Few;
 use own_tables::OwnTables;
 use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -75,36 +77,36 @@ const INSIDE: u32 = u32::MAX;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pairs {
     /// Where the distance between old and new changes: (offset in the new ranges, old id).
-    runs: Vec<(u32, u32)>,
+    runs: Box<[(u32, u32)]>,
     /// One bit per byte of new code: an instruction starts here and was reached.
-    starts: Vec<u64>,
+    starts: Box<[u64]>,
 }
 
 /// What came out of walking one function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Walked {
-    pub failure: Option<Failure>,
+    pub failure: Option<Box<Failure>>,
     pub pairs: Pairs,
     /// Pairs that other functions must have.
-    pub cross: Vec<Pair>,
-    pub addresses: Vec<(FuncId, bool)>,
-    pub entrances: Vec<FuncId>,
+    pub cross: Few<Pair>,
+    pub addresses: Few<(FuncId, bool)>,
+    pub entrances: Few<FuncId>,
     /// Labels whose new addresses the code forms: function and old address.
-    pub labels: Vec<(FuncId, InputAddr)>,
+    pub labels: Few<(FuncId, InputAddr)>,
     /// Functions whose ends' addresses the code forms, and those.
-    pub inside: Vec<(FuncId, InputAddr)>,
+    pub inside: Few<(FuncId, InputAddr)>,
     pub instructions: u64,
     pub assumed_no_return: u64,
-    pub unreached: Vec<(OutputAddr, u64)>,
+    pub unreached: Few<(OutputAddr, u64)>,
     /// Where instructions of new code do nothing but move the program counter, by their places in the new
     /// ranges, ascending. Kept if debug information is to be compared, as is the next.
-    pub silent: Vec<u32>,
+    pub silent: Few<u32>,
     /// Stretches of new code that nothing reaches, padding as well: places in the new ranges.
-    pub free: Vec<std::ops::Range<u32>>,
+    pub free: Few<std::ops::Range<u32>>,
     /// What counting touches.
     pub footprint: Footprint,
     /// Why what is noted as where a call came from may be something else.
-    pub no_caller: Option<String>,
+    pub no_caller: Option<Box<str>>,
     /// Inserted code changes flags or registers that are dead only by calling conventions.
     pub by_convention: bool,
     /// Indirect calls and jumps that are recorded.
@@ -112,9 +114,9 @@ pub(crate) struct Walked {
     /// Instructions of inserted code that have moved the stack pointer, and whose unwind rows say so: how many.
     pub moved_stack_rows: u64,
     /// Indirect jumps that continue in old code, by old address.
-    pub falls_back: Vec<InputAddr>,
+    pub falls_back: Few<InputAddr>,
     /// Jumps through tables of new code's own.
-    pub tables: Vec<TableReport>,
+    pub tables: Few<TableReport>,
     /// Instructions that register the new unwind table in place of the old one.
     pub registers: u64,
     /// That rests on what calls leave alone.
@@ -129,6 +131,17 @@ pub(crate) struct Walked {
     pub changes: changes::Counts,
     /// What was looked at beside the function itself, if it was noted.
     pub consulted: Consulted,
+}
+
+impl Walked {
+    /// Gives up what its lists could grow by: those of all functions are in memory at once.
+    fn shrink(&mut self) {
+        self.cross.shrink();
+        self.addresses.shrink();
+        self.entrances.shrink();
+        self.silent.shrink();
+        self.free.shrink();
+    }
 }
 
 /// Where a side is after its silent steps.
@@ -175,6 +188,8 @@ impl<Addr: Copy> State<Addr> {
 #[derive(Default)]
 pub(crate) struct Scratch<'a> {
     map: Vec<u32>,
+    /// Those of [`Pairs`].
+    runs: Vec<(u32, u32)>,
     work: Vec<(InputAddr, OutputAddr, Option<Box<[Page]>>)>,
     interner: Interner,
     runner: Runner,
@@ -301,7 +316,7 @@ pub(crate) fn walk<'a, A: Arch>(
         arch: std::marker::PhantomData,
     };
     if let Err(failure) = walk.run(roots) {
-        walk.out.failure = Some(*failure);
+        walk.out.failure = Some(failure);
     }
     walk.finish();
     walk.out
@@ -1035,8 +1050,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
             }
         }
-        let mut starts = vec![0u64; map.len().div_ceil(64)];
-        let mut runs: Vec<(u32, u32)> = Vec::new();
+        // Of all functions they are in memory at once, so they have no room to grow.
+        let mut starts = vec![0u64; map.len().div_ceil(64)].into_boxed_slice();
+        let runs = &mut self.s.runs;
+        runs.clear();
         for (slot, &id) in map
             .iter()
             .enumerate()
@@ -1053,12 +1070,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 runs.push((slot, id));
             }
         }
+        let runs = runs.as_slice().into();
         self.out.pairs = Pairs { runs, starts };
         self.out.silent.sort_unstable();
         self.out.entrances.sort_unstable();
         self.out.entrances.dedup();
         self.out.addresses.sort_unstable();
         self.out.addresses.dedup();
+        self.out.shrink();
         assert!(self.cx.function(self.id).is_some());
     }
 }

@@ -485,9 +485,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut noting = self.notes_callers.iter();
         let again = noting.find(|q| self.comes_again.contains(q));
         if let Some(at) = again {
-            self.out.no_caller = Some(format!(
-                "new code is entered again at {at:#x}, and notes where a call came from"
-            ));
+            let text =
+                format!("new code is entered again at {at:#x}, and notes where a call came from");
+            self.out.no_caller = Some(text.into());
         }
         match self.closed.iter().find(|q| self.joined.contains(q)) {
             Some(&q) => {
