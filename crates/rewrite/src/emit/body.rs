@@ -8,6 +8,8 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
 //! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
+use std::cell::RefCell;
+
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
 use rustc_hash::FxHashMap;
 
@@ -176,18 +178,67 @@ struct Unit {
     branch: Option<(u64, u8)>,
 }
 
+/// What a function is put together in, used again for the next one: for lists that grew anew for every function it took
+/// longer to find them memory than to fill them.
+#[derive(Default)]
+struct Buffers {
+    temp: Code<Target>,
+    spans: Vec<Span>,
+    units: Vec<Unit>,
+    fragment: Fragment,
+}
+
+impl Buffers {
+    fn clear(&mut self) {
+        clear(&mut self.temp);
+        self.spans.clear();
+        self.units.clear();
+    }
+}
+
+fn clear(code: &mut Code<Target>) {
+    code.bytes.clear();
+    code.fixups.clear();
+    code.stack.clear();
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::default();
+}
+
 /// Emits a function.
 pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emitted, Pin> {
+    let Buffers {
+        temp,
+        spans,
+        units,
+        mut fragment,
+    } = BUFFERS.take();
     let mut e = Emitter::<I> {
         program,
         cfg,
         plan,
-        temp: Code::default(),
-        spans: Vec::new(),
-        units: Vec::new(),
+        temp,
+        spans,
+        units,
         far: FxHashMap::default(),
         _isa: std::marker::PhantomData,
     };
+    let emitted = emit_with(&mut e, &mut fragment);
+    let mut buffers = Buffers {
+        temp: e.temp,
+        spans: e.spans,
+        units: e.units,
+        fragment,
+    };
+    buffers.clear();
+    BUFFERS.set(buffers);
+    emitted
+}
+
+/// The same; `buffer` is what a fragment is put together in.
+fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Result<Emitted, Pin> {
+    let (cfg, plan) = (e.cfg, e.plan);
     let n = cfg.blocks.len();
     let mut aligned = vec![false; n];
     for b in &plan.aligned {
@@ -239,7 +290,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         ..Emitted::default()
     };
     for (fragment, units) in order.iter().enumerate() {
-        out.fragments[fragment] = e.assemble(fragment as u8, units)?;
+        out.fragments[fragment] = e.assemble(fragment as u8, units, buffer)?;
     }
     for (b, u) in unit_of.iter().enumerate() {
         if *u != u32::MAX {
@@ -933,8 +984,10 @@ impl<I: Isa> Emitter<'_, '_, I> {
         }
     }
 
-    fn assemble(&self, fragment: u8, units: &[u32]) -> Result<Fragment, Pin> {
-        let mut out = Fragment::default();
+    /// Puts a fragment together, in a buffer.
+    fn assemble(&self, fragment: u8, units: &[u32], out: &mut Fragment) -> Result<Fragment, Pin> {
+        clear(&mut out.code);
+        out.spans.clear();
         for id in units {
             let u = &self.units[*id as usize];
             if u.pad > 0 {
@@ -1020,15 +1073,11 @@ impl<I: Isa> Emitter<'_, '_, I> {
             }
             _ => true,
         });
-        // All functions' code is in memory at once.
-        bytes.shrink_to_fit();
-        fixups.shrink_to_fit();
-        out.spans.shrink_to_fit();
         if failed {
-            Err(Pin::OutOfReach)
-        } else {
-            Ok(out)
+            return Err(Pin::OutOfReach);
         }
+        // All functions' code is in memory at once: it has no room to grow.
+        Ok(out.clone())
     }
 
     fn append(&self, out: &mut Code<Target>, bytes: (u32, u32), fixups: (u32, u32)) {
