@@ -142,8 +142,13 @@ struct Instrumented<'d, I> {
     nonlocal_exits: NonlocalExits,
     options: InstrumentOptions,
     counting: Counting,
-    /// `None` while counters are to be incremented in another way than before.
+    /// `None` while it is to be made once more: as counters are to be incremented in another way than before, or as
+    /// memory was needed for something else.
     made: Option<Made>,
+    /// Functions that the checker refused, by the addresses of their entries: their places stay empty.
+    taken_back: FxHashSet<u64>,
+    /// Whether the output that was written last has an instrumented function.
+    moves: bool,
     isa: PhantomData<fn() -> I>,
 }
 
@@ -155,6 +160,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     ) -> Result<Self, Error> {
         phases.begin("discover");
         let program = Program::discover::<I>(elf)?;
+        elf.release();
         check_program(&program)?;
         let mut nonlocal_exits = NonlocalExits::new(&program);
         per_thread::follow_tail_calls::<I>(&program, &mut nonlocal_exits);
@@ -165,6 +171,8 @@ impl<'d, I: Isa> Instrumented<'d, I> {
             options: options.clone(),
             counting,
             made: None,
+            taken_back: FxHashSet::default(),
+            moves: false,
             isa: PhantomData,
         };
         phases.begin("functions");
@@ -182,17 +190,23 @@ impl<'d, I: Isa> Instrumented<'d, I> {
             options,
             counting,
             made,
+            taken_back,
             ..
         } = self;
         made.get_or_insert_with(|| {
-            make_with_counters::<I>(program, nonlocal_exits, options, counting)
+            let mut made = make_with_counters::<I>(program, nonlocal_exits, options, counting);
+            made.take_back(program, taken_back);
+            program.elf.release();
+            made
         })
     }
 
     /// Leaves functions where they were, by the addresses of their entries.
     fn take_back(&mut self, functions: &FxHashSet<u64>) {
-        let Some(made) = &mut self.made else { return };
-        made.take_back(&self.program, functions);
+        self.taken_back.extend(functions);
+        if let Some(made) = &mut self.made {
+            made.take_back(&self.program, functions);
+        }
         if self.counting.how == Counters::PerThread {
             let start = |f: usize| self.program.start(f);
             let moved: Vec<bool> = (0..self.program.functions.len())
@@ -209,6 +223,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     /// Counters are incremented in another way: all code is made again.
     fn not_per_thread(&mut self, why: String) {
         self.counting.fall_back(why);
+        self.options.keep.extend(self.taken_back.drain());
         self.made = None;
     }
 
@@ -254,13 +269,18 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         phases.begin("write");
         let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
-        Ok(self.report(made, &placed, summary.size))
+        let report = self.report(made, &placed, summary.size);
+        let is_large = made.code_len() > KEPT;
+        self.moves = report.instrumented > 0;
+        if is_large {
+            self.made = None;
+        }
+        Ok(report)
     }
 
     /// Without an instrumented function there is nothing that could differ.
     fn is_checked(&self, asked: bool) -> bool {
-        let made = self.made.as_ref();
-        asked && made.is_some_and(|m| moving(&m.ready).next().is_some())
+        asked && self.moves
     }
 
     fn answer(&mut self, refusal: &Refusal) -> Answer {
@@ -271,14 +291,18 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
             self.not_per_thread(why.clone());
             return Answer::Changed;
         }
-        let answer = Answer::taken_back(&refusal.functions, &self.options.keep);
+        let known = &self.options.keep | &self.taken_back;
+        let answer = Answer::taken_back(&refusal.functions, &known);
         if let Answer::TakenBack(functions) = &answer {
-            self.options.keep.extend(functions);
             self.take_back(functions);
         }
         answer
     }
 }
+
+/// Bytes of code that are kept while the checker reads them, for the case that it refuses some. More are made once more
+/// then: that is rare, and they take several times their size of memory beside what the checker needs.
+const KEPT: usize = 64 << 20;
 
 /// How counters are incremented, and what it is if that turns out to be impossible.
 struct Counting {
@@ -547,6 +571,7 @@ fn put_runtime<I: Isa>(
 
 /// Where blocks went, if that was asked for: addresses in the input and in the output, ascending.
 fn block_places(made: &Made, placed: &Placement) -> Vec<(u64, u64)> {
+    // There are no starts if they were not asked for.
     let mut blocks: Vec<(u64, u64)> = made
         .ready
         .iter()
@@ -593,6 +618,14 @@ impl Made {
     }
 }
 
+impl Made {
+    /// Bytes of the functions' code.
+    fn code_len(&self) -> usize {
+        let fragments = self.ready.iter().flat_map(|r| &r.code.fragments);
+        fragments.map(|f| f.code.bytes.len()).sum()
+    }
+}
+
 impl Drop for Made {
     /// Millions of small buffers: all threads give them back.
     fn drop(&mut self) {
@@ -613,7 +646,7 @@ fn make_all<I: Isa>(
         Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
     phases::expect(program.functions.len());
-    let made: Vec<One> = postlink_parallel::map_range_with(
+    let mut made: Vec<One> = postlink_parallel::map_range_with(
         program.functions.len(),
         Scratch::default,
         |scratch, f| {
@@ -649,18 +682,20 @@ fn make_all<I: Isa>(
             (share, ready)
         },
     );
-    let mut shares = Vec::with_capacity(made.len());
-    let mut ready = Vec::with_capacity(made.len());
+    let shares = made.iter().map(|one| one.0).collect();
     let mut patches = Vec::new();
-    let mut starts = Vec::with_capacity(made.len());
-    for (share, r) in made {
-        shares.push(share);
-        if let Some((r, p, s)) = r {
-            ready.push(r);
-            patches.extend(p);
-            starts.push(s);
+    let mut starts = Vec::new();
+    for (_, patch, blocks) in made.iter_mut().filter_map(|one| one.1.as_mut()) {
+        patches.extend(patch.take());
+        if options.blocks {
+            starts.push(std::mem::take(blocks));
         }
     }
+    // In the same memory.
+    let ready = made
+        .into_iter()
+        .filter_map(|(_, one)| Some(one?.0))
+        .collect();
     Made {
         mode,
         map: CounterMap::new(program, shares),
