@@ -101,9 +101,6 @@ pub trait Covers: Isa {
     /// What lets calls in where pages are guarded, for an entry whose own instruction that does so comes later.
     const LANDING_PAD: &[u8];
 
-    /// By how much a call moves the stack pointer: by the return address, or not.
-    const CALL_PUSHES: i64;
-
     /// How far away a flag is near, if that makes its store shorter.
     const NEAR: Option<u64>;
 

@@ -12,6 +12,7 @@
 pub mod aarch64;
 pub mod coverage;
 pub mod digits;
+pub mod frames;
 mod machine;
 pub mod x86_64;
 
@@ -540,13 +541,42 @@ impl<T> Code<T> {
     /// Notes that from here on the stack pointer is `down` bytes below the program's own, and these registers are saved
     /// there.
     pub fn stack_is(&mut self, down: u32, saved: RegSet) {
+        let (at, link) = (self.bytes.len() as u32, None);
+        self.stack.push(StackMove {
+            at,
+            down,
+            saved,
+            link,
+        });
+    }
+
+    /// Notes that of the next instruction the same holds as before, and that it is a call which overwrites the register
+    /// with the program's return address: that is in another one, from where the routine that is called restores it.
+    pub fn link_is(&mut self, register: u8) {
         let at = self.bytes.len() as u32;
-        self.stack.push(StackMove { at, down, saved });
+        let before = self.stack.last().copied();
+        let before = before.unwrap_or_default();
+        self.stack.push(StackMove {
+            at,
+            link: Some(register),
+            ..before
+        });
+    }
+
+    /// Notes that the return address is in its register again.
+    pub fn link_is_back(&mut self) {
+        let at = self.bytes.len() as u32;
+        let before = self.stack.last().copied().unwrap_or_default();
+        self.stack.push(StackMove {
+            at,
+            link: None,
+            ..before
+        });
     }
 }
 
 /// Where the stack pointer is in code that is added to a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackMove {
     /// Offset in [`Code::bytes`] of the first instruction of which it holds.
     pub at: u32,
@@ -554,6 +584,8 @@ pub struct StackMove {
     pub down: u32,
     /// Registers of the program that are on the stack meanwhile, and hold something else.
     pub saved: RegSet,
+    /// The register that holds the program's return address meanwhile, if that is not the one which calls write it to.
+    pub link: Option<u8>,
 }
 
 /// A place that waits for an address.
@@ -1087,6 +1119,20 @@ pub trait Counters: Encode {
 
     /// Number in unwind tables of a general register.
     fn unwind_register(register: u8) -> u16;
+
+    /// The stack pointer, by the machine's number.
+    const STACK: u8;
+
+    /// By how much a call moves the stack pointer: by the return address, or not.
+    const CALL_PUSHES: i64;
+
+    /// A common information entry (CIE) of `.eh_frame` whose initial row says what holds where a call has just come;
+    /// without a personality routine, with addresses of code in four bytes relative to themselves.
+    const CIE: &'static [u8];
+
+    /// What an instruction does to registers and the stack, as far as [`frames`] need to know; `bytes` begin with it.
+    /// `None` if that is not known.
+    fn stack_ops(bytes: &[u8], insn: &Insn) -> Option<frames::StackOps>;
 
     /// Whether code has instructions that run only on processors which know [`CounterMode::AtomicOne`]; false
     /// where it is no different.

@@ -21,11 +21,34 @@ use super::rows::{CfaRule, RegRule, Row};
 use crate::{ErrorKind, FormatError};
 
 /// A row, and the expressions in it that had to be changed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Lowered<'d> {
     row: Row<'d>,
     cfa: Option<Vec<u8>>,
     registers: Vec<(u16, Vec<u8>)>,
+}
+
+impl<'d> Lowered<'d> {
+    /// The same where the return address, which is in the register of this number until it is saved, is in another one
+    /// meanwhile.
+    #[must_use]
+    pub fn with_link(mut self, link: u16, other: u16) -> Lowered<'d> {
+        if matches!(self.row.rule(link), None | Some(RegRule::SameValue)) {
+            self.row.set(link, RegRule::Register(other));
+        }
+        self
+    }
+}
+
+impl<'d> From<Row<'d>> for Lowered<'d> {
+    /// A row as it is.
+    fn from(row: Row<'d>) -> Self {
+        Lowered {
+            row,
+            cfa: None,
+            registers: Vec::new(),
+        }
+    }
 }
 
 impl Lowered<'_> {
@@ -61,11 +84,7 @@ pub fn lowered<'d>(
     down: u32,
     saved: &[u16],
 ) -> Result<Lowered<'d>, FormatError> {
-    let mut new = Lowered {
-        row: row.clone(),
-        cfa: None,
-        registers: Vec::new(),
-    };
+    let mut new = Lowered::from(row.clone());
     match row.cfa {
         CfaRule::Offset { register, .. } if saved.contains(&register) => {
             return Err(by_saved(register));
@@ -192,6 +211,21 @@ mod tests {
             new(by(0, 8)).is_err(),
             "the frame is found by what is on the stack"
         );
+    }
+
+    #[test]
+    fn a_return_address_in_another_register_is_found_there_unless_it_is_saved() {
+        let cfa = CfaRule::Offset {
+            register: 31,
+            offset: 0,
+        };
+        let in_other = |rules: &[(u16, RegRule<'static>)]| {
+            let new = Lowered::from(row(cfa, rules)).with_link(30, 17);
+            new.row().rule(30)
+        };
+        assert_eq!(in_other(&[]), Some(RegRule::Register(17)));
+        let saved = RegRule::Offset(-8);
+        assert_eq!(in_other(&[(30, saved)]), Some(saved));
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl<'d> Row<'d> {
     fn find(&self, register: u16) -> Result<usize, usize> {
         self.registers.binary_search_by_key(&register, |r| r.0)
     }
-    fn set(&mut self, register: u16, rule: RegRule<'d>) {
+    pub(super) fn set(&mut self, register: u16, rule: RegRule<'d>) {
         match self.find(register) {
             Ok(at) => {
                 if let Some(known) = self.registers.get_mut(at) {

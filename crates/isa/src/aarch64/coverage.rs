@@ -112,12 +112,14 @@ pub fn put_call<T: Copy>(out: &mut Code<T>, live: RegSet, counter: CallCounter<T
         counter.count,
     );
     put(out, encode::mov(COUNT, LINK));
+    out.link_is(COUNT as u8);
     put_fixup(
         out,
         encode::BL,
         FixupKind::Branch26,
         edges.unwrap_or(counter.slow),
     );
+    out.link_is_back();
     put_fixup(out, encode::ldr32(COUNT, AT, 0), low, counter.count);
     put(out, encode::add32_imm(COUNT, COUNT, 1));
     put(out, encode::cbz32(COUNT, 2));

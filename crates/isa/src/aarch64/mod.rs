@@ -59,6 +59,7 @@ mod coverage;
 mod decode;
 mod effects;
 mod encode;
+mod frames;
 mod huge;
 mod places;
 mod question;
@@ -69,6 +70,7 @@ pub mod text;
 mod values;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
+use crate::frames::StackOps;
 use crate::{
     Code, Compares, Cond, CounterMode, CounterPlace, Counters, Decode, Effects, Encode, FixupKind,
     HugePages, Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange, Place, Question, Reach, RegSet,
@@ -360,6 +362,13 @@ impl Encode for AArch64 {
 impl Counters for AArch64 {
     const COUNTER_UNIT: u64 = UNIT;
     const UNWIND_STACK: u16 = 31;
+    const STACK: u8 = 31;
+    const CALL_PUSHES: i64 = 0;
+    const CIE: &'static [u8] = &frames::CIE;
+
+    fn stack_ops(bytes: &[u8], insn: &Insn) -> Option<StackOps> {
+        frames::stack_ops(bytes, insn)
+    }
 
     fn unwind_register(register: u8) -> u16 {
         register.into()
@@ -419,7 +428,6 @@ impl Covers for AArch64 {
     const SIGNAL_RETURN: &[u8] = &[0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
     const LANDING_PAD: &[u8] = &encode::BTI_C.to_le_bytes();
-    const CALL_PUSHES: i64 = 0;
     const NEAR: Option<u64> = Some(1 << 20);
 
     fn covered_len(live: RegSet, near: bool) -> usize {

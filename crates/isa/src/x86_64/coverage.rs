@@ -23,8 +23,8 @@
 //! way for counters in blocks, or for those that are not ([`SlowConfig::zone`]). The table of edges is described in
 //! [`crate::coverage`].
 
-use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use iced_x86::{Code as Op, IcedError, Instruction, Register};
 
 use super::branch::put_field;
 use super::{AF, CF, OF, PF, SF, ZF};
@@ -144,11 +144,11 @@ pub fn slow(config: SlowConfig) -> Result<Vec<u8>, IcedError> {
     a.push(rdx)?;
     // rcx: the load bias.
     a.lea(rcx, ptr(start))?;
-    a.mov(rax, config.at)?;
+    put_number(&mut a, Register::RAX, config.at)?;
     a.sub(rcx, rax)?;
     a.cmp(dword_ptr(r11 + 4), 0)?;
     a.jne(timed)?;
-    a.mov(rdx, config.clock)?;
+    put_number(&mut a, Register::RDX, config.clock)?;
     a.mov(eax, 1)?;
     a.lock().xadd(dword_ptr(rdx + rcx), eax)?;
     a.inc(eax)?;
@@ -162,6 +162,11 @@ pub fn slow(config: SlowConfig) -> Result<Vec<u8>, IcedError> {
     a.pop(rax)?;
     a.ret()?;
     a.assemble(config.at)
+}
+
+/// A number as eight bytes, whatever it is: the routine's instructions are where they are before addresses are known.
+fn put_number(a: &mut CodeAssembler, register: Register, value: u64) -> Result<(), IcedError> {
+    a.add_instruction(Instruction::with2(Op::Mov_r64_imm64, register, value)?)
 }
 
 /// Records where the function was called from. The bias is in `rcx`; destroys `rax`, `rcx`, `rdx`.
@@ -183,9 +188,9 @@ fn put_edge(a: &mut CodeAssembler, config: SlowConfig) -> Result<(), IcedError> 
     a.xor(eax, eax)?;
     a.set_label(&mut near)?;
     // rdi: what the entry must say; rsi: the table.
-    a.mov(rdi, config.counters - 4096)?;
+    put_number(a, Register::RDI, config.counters - 4096)?;
     a.add(rdi, rcx)?;
-    a.mov(rsi, config.table)?;
+    put_number(a, Register::RSI, config.table)?;
     a.add(rsi, rcx)?;
     a.mov(rcx, r11)?;
     a.sub(rcx, rdi)?;

@@ -41,6 +41,7 @@ mod counter;
 mod coverage;
 mod decode;
 mod effects;
+mod frames;
 mod huge;
 mod mnemonic;
 mod places;
@@ -55,6 +56,7 @@ pub mod threads;
 mod values;
 
 use crate::coverage::{CallCounter, Covers, MipRuntime, SlowConfig};
+use crate::frames::StackOps;
 use crate::{
     BiasedMemory, Code, Compares, Cond, CounterMode, CounterPlace, Counters, Decode, Effects,
     Encode, FixupKind, Forks, HugePages, Insn, Isa, JumpShape, LabelLoad, Memory, OutOfRange,
@@ -333,6 +335,13 @@ impl Encode for X86_64 {
 impl Counters for X86_64 {
     const COUNTER_UNIT: u64 = 4096;
     const UNWIND_STACK: u16 = 7;
+    const STACK: u8 = 4;
+    const CALL_PUSHES: i64 = 8;
+    const CIE: &'static [u8] = &frames::CIE;
+
+    fn stack_ops(bytes: &[u8], insn: &Insn) -> Option<StackOps> {
+        frames::stack_ops(bytes, insn)
+    }
 
     fn unwind_register(register: u8) -> u16 {
         // From the System V ABI: a, d, c, b, si, di, bp, sp, then by number.
@@ -444,7 +453,6 @@ impl Covers for X86_64 {
     const SIGNAL_RETURN: &[u8] = &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
 
     const LANDING_PAD: &[u8] = &[];
-    const CALL_PUSHES: i64 = 8;
     const NEAR: Option<u64> = None;
 
     fn covered_len(_: RegSet, _: bool) -> usize {
