@@ -182,6 +182,9 @@ pub struct WriteOptions {
     pub zero_size: Option<(u64, u64)>,
     /// There will be no new search table for unwinding, and so no need for a program header that tells of it.
     pub no_search_table: bool,
+    /// There will be a search table for what is appended alone, which nobody finds otherwise, even where the file has
+    /// no unwind table at all ([`Writer::add_search_table`]).
+    pub adds_search_table: bool,
     /// A hole of at least so many bytes that is not after code is used as well, for the price of a segment:
     /// worth it if little is appended. 0: none.
     pub map_hole: u64,
@@ -224,6 +227,7 @@ pub struct Writer<'d> {
     /// Dynamic entries that change: (index, value).
     dynamic: Vec<(usize, u64)>,
     unwind: Option<(NewId, Option<NewId>)>,
+    search_table: Option<NewId>,
     static_edits: Vec<(u32, SymbolEdit)>,
     dynamic_edits: Vec<(u32, SymbolEdit)>,
     added: Vec<NewSymbol>,
@@ -365,7 +369,7 @@ impl<'d> Writer<'d> {
         // Static programs have unwind entries that their start-up code registers, and no search table; new
         // entries need one.
         let search = !options.no_search_table
-            && elf.section(".eh_frame").is_some()
+            && (options.adds_search_table || elf.section(".eh_frame").is_some())
             && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
         let mut extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
         let mut room = room::find(elf, extra, loaded_end, page, options.no_way);
@@ -421,6 +425,7 @@ impl<'d> Writer<'d> {
             patches: Patches::default(),
             dynamic: Vec::new(),
             unwind: None,
+            search_table: None,
             static_edits: Vec::new(),
             dynamic_edits: Vec::new(),
             added: Vec::new(),
@@ -709,6 +714,16 @@ impl<'d> Writer<'d> {
             return;
         }
         self.unwind = Some((eh_frame, eh_frame_hdr));
+    }
+
+    /// A program header (PT_GNU_EH_FRAME) for a search table that says something of what is appended, in a file that has
+    /// none: announced by [`WriteOptions::adds_search_table`]. What the file has otherwise stays.
+    pub fn add_search_table(&mut self, eh_frame_hdr: NewId) {
+        if !self.options.adds_search_table {
+            let text = "a search table is possible if it was announced at the start".to_string();
+            self.fail(ErrorKind::Unsupported, text);
+        }
+        self.search_table = Some(eh_frame_hdr);
     }
 
     /// Changes a symbol of the input by its index. A later edit of the same symbol wins.

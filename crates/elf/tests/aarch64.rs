@@ -131,6 +131,7 @@ fn move_anywhere(program: &Path, out: &Path, padding: u64) -> (WriteSummary, u64
         WriteOptions {
             no_way: false,
             like_text: false,
+            adds_search_table: false,
             zero_fill: true,
             zero_size: Some((100, 0x10000)),
             no_search_table: true,

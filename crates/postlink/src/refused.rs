@@ -154,6 +154,7 @@ mod tests {
             assumptions: vec![],
             changes: vec![],
             moved_stack_rows: 0,
+            routine_rows: 0,
             asks_for_huge_pages: false,
             file_failure_count: file_failures.len() as u64,
             file_failures,

@@ -455,6 +455,7 @@ impl Walked {
             no_caller: _,
             by_convention: _,
             recorded: _,
+            recorders: _,
             moved_stack_rows: _,
             falls_back: _,
             tables: _,

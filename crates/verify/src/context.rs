@@ -558,6 +558,8 @@ pub(crate) struct Findings {
     pub pairs: Vec<Pair>,
     /// Failures of the whole file.
     pub file: Vec<Failure>,
+    /// Instructions of routines and recorders that were unwound from.
+    pub routine_rows: u64,
     /// Failures charged to a function.
     pub functions: Vec<(FuncId, Failure)>,
     /// Function, and whether its new address (true) or its old one is known to the program.
@@ -737,6 +739,7 @@ impl Findings {
         let Findings {
             pairs: _,
             file: _,
+            routine_rows: _,
             functions,
             addresses,
             entrances,

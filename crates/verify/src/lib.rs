@@ -74,6 +74,7 @@ pub mod debug;
 mod differences;
 mod entries;
 mod files;
+mod frames;
 mod liveness;
 mod machine;
 mod maps;
@@ -1313,6 +1314,7 @@ fn report<A: Arch>(
         pointers: found.pointers,
         assumptions,
         changes,
+        routine_rows: found.routine_rows,
         moved_stack_rows: walked.iter().map(|w| w.moved_stack_rows).sum(),
         asks_for_huge_pages,
         file_failure_count,

@@ -129,6 +129,8 @@ pub(crate) struct Footprint {
     pub constants: SmallVec<[u64; 2]>,
     /// Routines that are called and trusted.
     pub trusted: SmallVec<[u64; 1]>,
+    /// All routines that are called, and the registers that they may destroy, one bit each.
+    pub routines: SmallVec<[(u64, u32); 1]>,
     /// The thread's base of counters is used.
     pub own: bool,
     /// Of counters of calls: those whose first calls are noted, words that one is added to, and words that are asked.
@@ -161,6 +163,8 @@ impl Footprint {
             .trusted
             .iter()
             .for_each(|at| add(&mut self.trusted, *at));
+        let routines = other.routines.iter();
+        routines.for_each(|of| add(&mut self.routines, *of));
         other.noted.iter().for_each(|at| add(&mut self.noted, *at));
         other
             .called
@@ -232,6 +236,8 @@ pub(crate) struct Moment {
     pub depth: i64,
     /// Registers that hold something else than at the beginning.
     pub changed: u32,
+    /// It is a call; and the register that has the return address meanwhile, where calls overwrite that, if one has.
+    pub call: Option<Option<u8>>,
 }
 
 /// The machine, with its rules.
@@ -619,14 +625,20 @@ impl Machine<'_, '_> {
     }
 
     /// Notes that an instruction is run.
-    fn note<A: Arch>(&mut self, at: u64, len: u8, state: &State) {
+    fn note<A: Arch>(&mut self, at: u64, step: &Step, state: &State) {
         if let Some(depth) = self.depth::<A>(state) {
-            let changed = state.changed();
+            let (len, changed) = (step.len, state.changed());
+            let holder = || {
+                let held = Value::of(Origin::Register(*A::LINK.first()?));
+                state.regs.iter().find(|r| r.1 == held).map(|r| r.0)
+            };
+            let call = matches!(step.next, Next::Call(_)).then(holder);
             self.moments.push(Moment {
                 at,
                 len,
                 depth,
                 changed,
+                call,
             });
         }
     }
@@ -686,6 +698,22 @@ pub(crate) enum Routine {
     Trusted,
 }
 
+impl Routine {
+    /// Registers that it may destroy, one bit each; the one with the return address in it is not counted, nor where
+    /// that is to be found meanwhile.
+    fn destroys<A: Arch>(self) -> u32 {
+        let notes = A::NOTES;
+        match self {
+            Routine::Trusted => 0,
+            Routine::Records { .. } => 1 << A::TABLE,
+            Routine::Notes { .. } => {
+                let kept = notes.link.iter().chain(A::LINK);
+                kept.fold(notes.destroys, |all, reg| all & !(1 << reg))
+            }
+        }
+    }
+}
+
 /// Runs a call. `None`: it may not be made.
 fn call<A: Arch>(
     machine: &mut Machine<'_, '_>,
@@ -699,6 +727,10 @@ fn call<A: Arch>(
         return None;
     }
     state.slots.retain(|s| s.0 >= depth);
+    add(
+        &mut machine.footprint.routines,
+        (target, routine.destroys::<A>()),
+    );
     match routine {
         Routine::Trusted => {
             if A::CALL_PUSHES == 0 {
@@ -933,7 +965,7 @@ pub(crate) fn follow<'c, A: Arch>(
             return after(best);
         };
         let counted = std::mem::take(&mut state.counted);
-        machine.note::<A>(at, step.len, &state);
+        machine.note::<A>(at, &step, &state);
         if machine.perform::<A>(&mut state, &step).is_none() {
             return after(best);
         }

@@ -505,6 +505,10 @@ pub struct Report {
     /// Instructions of code that counts which have moved the stack pointer, with unwind rows that say so.
     #[serde(skip_serializing_if = "is_zero")]
     pub moved_stack_rows: u64,
+    /// Instructions of recorders of indirect calls, and of routines that code which counts calls, from each of which
+    /// unwinding by the output's rows leads to the caller with the caller's registers.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub routine_rows: u64,
     /// A start-up routine asks for huge pages for new code, does nothing else, and continues where the program began.
     pub asks_for_huge_pages: bool,
     /// Differences of the whole file that nothing explains: how many.

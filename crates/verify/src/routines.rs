@@ -26,7 +26,7 @@ use crate::arch::{Arch, Flow, StackChange};
 
 /// What a register or a word of the stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+pub(crate) enum Value {
     /// What this register held at the beginning.
     Initial(u8),
     /// The page of the address that it held.
@@ -68,14 +68,14 @@ pub(crate) struct Exit {
     pub told: u32,
 }
 
-const REGISTERS: usize = 32;
+pub(crate) const REGISTERS: usize = 32;
 /// Instructions that are looked at before a routine is given up.
-const MOST: usize = 200_000;
+pub(crate) const MOST: usize = 200_000;
 /// Calls within calls.
-const DEEPEST: usize = 8;
+pub(crate) const DEEPEST: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct State {
+pub(crate) struct State {
     regs: [Value; REGISTERS],
     /// Words on the stack: whether its place is aligned, where, what. Ascending.
     slots: Vec<((bool, i64), Value)>,
@@ -92,10 +92,12 @@ struct State {
     origins: [u32; REGISTERS],
     /// See [`Exit::told`].
     told: u32,
+    /// A program begins here: nothing has called it.
+    outermost: bool,
 }
 
 impl State {
-    fn new<A: Arch>() -> State {
+    pub(crate) fn new<A: Arch>() -> State {
         let mut regs = [Value::Anything; REGISTERS];
         for (i, value) in regs.iter_mut().enumerate() {
             *value = Value::Initial(i as u8);
@@ -109,6 +111,7 @@ impl State {
             read_above: None,
             origins: std::array::from_fn(|reg| 1 << reg),
             told: 0,
+            outermost: false,
         };
         state.came(A::STACK, 0);
         let sp = Value::Stack {
@@ -120,6 +123,77 @@ impl State {
             state.slots.push(((false, 0), Value::Caller));
         }
         state
+    }
+
+    /// The same at the beginning of a program, if it is that.
+    pub(crate) fn begins(mut self, outermost: bool) -> State {
+        self.outermost = outermost;
+        self
+    }
+
+    pub(crate) fn is_outermost(&self) -> bool {
+        self.outermost
+    }
+
+    pub(crate) fn registers(&self) -> &[Value; REGISTERS] {
+        &self.regs
+    }
+
+    /// The word at an address.
+    pub(crate) fn word(&self, at: Value) -> Value {
+        let Value::Stack { aligned, at } = at else {
+            return Value::Anything;
+        };
+        let slot = self.slots.iter().find(|s| s.0 == (aligned, at));
+        slot.map_or(Value::Anything, |s| s.1)
+    }
+
+    /// Whether that is where the routine returns to.
+    pub(crate) fn is_caller<A: Arch>(&self, value: Value) -> bool {
+        match A::LINK.first() {
+            Some(link) => value == Value::Initial(*link),
+            None => value == Value::Caller,
+        }
+    }
+
+    /// How many bytes the stack pointer is below where it was at the beginning.
+    pub(crate) fn down<A: Arch>(&self) -> Option<i64> {
+        match self.get(A::STACK) {
+            Value::Stack { aligned: false, at } => Some(at.wrapping_neg()),
+            _ => None,
+        }
+    }
+
+    /// Another register that has what the register of return addresses had, where calls overwrite that.
+    pub(crate) fn holder_of_link<A: Arch>(&self) -> Option<u8> {
+        let link = *A::LINK.first()?;
+        let mut others = (0..REGISTERS as u8).filter(|reg| *reg != link);
+        others.find(|reg| self.get(*reg) == Value::Initial(link))
+    }
+
+    /// A call, whose return address has its place, has come back, and has destroyed these registers.
+    pub(crate) fn has_called<A: Arch>(&mut self, destroys: u32) {
+        if A::LINK.is_empty() {
+            let sp = plus(self.get(A::STACK), A::CALL_PUSHES.abs());
+            move_to::<A>(self, A::STACK, sp);
+        }
+        for reg in (0..REGISTERS as u8).filter(|r| destroys >> r & 1 != 0 || A::LINK.contains(r)) {
+            self.set(reg, Value::Anything);
+        }
+        self.flags = false;
+    }
+
+    /// A routine that notes calls has been called and has come back; this is what was in front of the call.
+    pub(crate) fn has_noted<A: Arch>(&mut self) {
+        let notes = A::NOTES;
+        let link = notes.link.map(|reg| self.get(reg));
+        for reg in (0..REGISTERS as u8).filter(|reg| notes.destroys >> reg & 1 != 0) {
+            self.set(reg, Value::Anything);
+        }
+        for (reg, value) in A::LINK.iter().zip(link) {
+            self.set(*reg, value);
+        }
+        self.flags = false;
     }
 
     fn get(&self, reg: u8) -> Value {
@@ -163,7 +237,7 @@ impl State {
     }
 
     /// Forgets what is not the same in both. `true` if something was forgotten.
-    fn join(&mut self, other: &State) -> bool {
+    pub(crate) fn join(&mut self, other: &State) -> bool {
         let before = self.clone();
         for (mine, its) in self.regs.iter_mut().zip(&other.regs) {
             if mine != its {
@@ -240,7 +314,7 @@ impl State {
     }
 }
 
-fn plus(value: Value, add: i64) -> Value {
+pub(crate) fn plus(value: Value, add: i64) -> Value {
     match value {
         Value::Stack { aligned, at } => Value::Stack {
             aligned,
@@ -343,7 +417,7 @@ fn move_to<A: Arch>(state: &mut State, to: u8, value: Value) {
 }
 
 /// Where control continues.
-enum Way {
+pub(crate) enum Way {
     On(u64),
     Branch(u64, u64),
     Call(u64, u64),
@@ -384,7 +458,7 @@ impl Routine<'_, '_> {
                     known.insert((calls.clone(), at), state.clone());
                 }
             }
-            match self.run::<A>(at, &mut state, &mut left)? {
+            match self.run::<A>(at, &mut state, &mut left, &mut |_, _, _| Ok(()))? {
                 Way::Ends => {}
                 Way::On(next) => work.push((calls, next, state)),
                 Way::Branch(a, b) => {
@@ -425,12 +499,14 @@ impl Routine<'_, '_> {
         Ok(exits)
     }
 
-    /// Runs straight code from `at` to where control goes somewhere else.
-    fn run<A: Arch>(
+    /// Runs straight code from `at` to where control goes somewhere else. `visit` is called in front of each instruction,
+    /// with its address and length.
+    pub(crate) fn run<A: Arch>(
         &self,
         mut at: u64,
         state: &mut State,
         left: &mut usize,
+        visit: &mut dyn FnMut(u64, u64, &State) -> Result<(), String>,
     ) -> Result<Way, String> {
         loop {
             *left = left.checked_sub(1).ok_or("it is too long")?;
@@ -441,6 +517,7 @@ impl Routine<'_, '_> {
             }
             let insn = A::decode(bytes, at).ok_or_else(unknown)?;
             let bytes = bytes.get(..usize::from(insn.len)).ok_or_else(unknown)?;
+            visit(at, insn.len.into(), state)?;
             let next = at.wrapping_add(u64::from(insn.len));
             if insn.landing_pad || insn.flow == Flow::Nothing {
                 at = next;

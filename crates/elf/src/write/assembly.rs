@@ -57,7 +57,9 @@ pub(super) fn write(
     let layout = Layout::new(&w);
     let unwind = w
         .unwind
-        .and_then(|(_, hdr)| w.new.get(hdr?.0 as usize))
+        .and_then(|(_, hdr)| hdr)
+        .or(w.search_table)
+        .and_then(|hdr| w.new.get(hdr.0 as usize))
         .map(|hdr| layout.place(hdr.addr, hdr.size));
     let executable = |place: Place| {
         let inside = place.addr..place.addr + place.size;

@@ -167,6 +167,16 @@ impl Verify {
                 },
             );
         }
+        if report.routine_rows > 0 {
+            anstream::println!(
+                "  {} can be unwound from",
+                counted(
+                    report.routine_rows,
+                    "instruction of routines that count",
+                    "instructions of routines that count"
+                ),
+            );
+        }
         if report.asks_for_huge_pages {
             anstream::println!("  asks for huge pages when it starts, and does nothing else then");
         }

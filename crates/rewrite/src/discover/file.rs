@@ -100,6 +100,14 @@ pub fn check_program(program: &Program<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether unwind entries are found that a new program header (PT_GNU_EH_FRAME) alone tells of, in a program that has
+/// none: there is no table that would be asked instead, or who asks that goes on to ask for headers.
+pub fn finds_new_header(program: &Program<'_>) -> bool {
+    let elf = program.elf;
+    let known = elf.segments.iter().any(|s| s.kind == PT_GNU_EH_FRAME);
+    !known && (program.eh.fdes.is_empty() || asks_for_headers(elf))
+}
+
 /// Whether code of a static program compares with the number of `PT_GNU_EH_FRAME`, as every unwinder does that looks
 /// for unwind tables in program headers.
 ///

@@ -39,7 +39,7 @@ mod visible;
 
 pub use entry_proof::{NumberInside, Range, covered, gaps};
 pub use exceptions::{lsda_of, personality};
-pub use file::{check_input, check_program, identity, is_program};
+pub use file::{check_input, check_program, finds_new_header, identity, is_program};
 pub use nonlocal_exits::NonlocalExits;
 pub use pieces::is_special;
 pub use program::{Function, Piece, Program, table_entries};

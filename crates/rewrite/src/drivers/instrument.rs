@@ -10,8 +10,11 @@ use std::path::Path;
 
 use postlink_elf::OutputAddr;
 use postlink_elf::elf::Elf;
-use postlink_elf::write::{NewKind, NewSection, Onto, WriteOptions, Writer};
-use postlink_isa::{Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, SiteRef, with_isa};
+use postlink_elf::write::{NewKind, NewSection, Onto, Placed, WriteOptions, Writer};
+use postlink_isa::frames::{FrameEntry, Frames};
+use postlink_isa::{
+    Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, RuntimeEntry, SiteRef, with_isa,
+};
 use postlink_profile::raw;
 use regex::bytes::Regex;
 use rustc_hash::FxHashSet;
@@ -25,7 +28,8 @@ use crate::analyse::{
 use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
 use crate::error::Error;
 use crate::link::{
-    self, Hook, LinkOptions, Placement, ProbeAddresses, Ready, emit_in_place, hook, moving,
+    self, CALLED, Hook, LinkOptions, Placement, ProbeAddresses, Ready, RoutineAt, emit_in_place,
+    frames_of, hook, moving,
 };
 use crate::phases::{self, Phases};
 use crate::pin::Pin;
@@ -431,6 +435,7 @@ fn link_all<'d, I: Isa>(
         map_hole: 0,
         no_way: program.entry_proof.needs_headers,
         like_text: false,
+        adds_search_table: false,
     };
     let mut writer = Writer::new(elf, write_options)?;
     let mut slow: Code<Target> = Code::default();
@@ -443,10 +448,11 @@ fn link_all<'d, I: Isa>(
     let orders = [order.as_slice(), order.as_slice()];
     let mut placed = link::place::<I>(program, ready, orders, &link_options, &mut writer);
     placed.plan_veneers::<I>(program, ready, &mut writer);
-    placed.unwind(program, ready, &mut writer)?;
     let entry = hook(elf)?;
-    let (probes, runtime) =
-        put_runtime::<I>(made, &memory, &slow.bytes, &entry, options, &mut writer)?;
+    let routines = Routines::append::<I>(made, &memory, &slow.bytes, &entry, options, &mut writer)?;
+    let of_routines = routines.frames::<I>(&placed, &slow.bytes)?;
+    placed.unwind::<I>(program, ready, &of_routines, &mut writer)?;
+    let (probes, runtime) = routines.fill::<I>(&memory, &slow.bytes, &mut writer)?;
     placed.fill::<I>(program, ready, orders, &probes, &mut writer)?;
     placed.references::<I>(program, ready, &made.patches, false, &mut writer)?;
     entry.install(runtime, &mut writer)?;
@@ -492,81 +498,173 @@ impl CounterMemory {
     }
 }
 
-/// Appends the recorders' slow path, the start-up routine and the counters. Gives their addresses, and the routine's.
-fn put_runtime<I: Isa>(
-    made: &Made,
-    memory: &CounterMemory,
-    slow: &[u8],
-    entry: &Hook,
-    options: &InstrumentOptions,
-    writer: &mut Writer<'_>,
-) -> Result<(ProbeAddresses, OutputAddr), Error> {
-    let (subject, own, unit) = (&made.map.subject, memory.own, I::COUNTER_UNIT);
-    let code = |name: &str, size: usize| NewSection {
-        name: name.into(),
-        kind: NewKind::Code,
-        align: 16,
-        size: size as u64,
-    };
-    let slow_at = writer.append_anywhere(code(".text.slow", slow.len()));
-    let biased = memory.owners > 0;
-    let header = raw::header_bytes_for(subject, unit, own.is_some() || biased);
-    let build_id = subject.identity.hex();
-    let sites_offset = raw::sites_offset(subject.counters);
-    // Addresses near by, for a routine of the same size.
-    let near = slow_at.addr.get();
-    let mut config = RuntimeConfig {
-        at: near,
-        counters: near.next_multiple_of(unit) + memory.before.max(unit),
-        counters_len: memory.counters,
-        sites_offset,
-        bias_slot: near + 0x1000,
-        header: &header,
-        header_check: raw::HEADER_LEN,
-        pattern: &options.pattern,
-        build_id: &build_id,
-        entry: entry.runtime(),
-    };
-    let assemble = |config: &RuntimeConfig<'_>| match own {
-        None if biased => I::biased_runtime(config).map(|code| (code, 0)),
-        None => I::runtime(config).map(|code| (code, 0)),
-        Some(_) => I::per_thread_runtime(config),
-    };
-    let size = assemble(&config)?.0.len();
-    let runtime = writer.append_anywhere(code(".text.start", size));
-    let counters = writer.append_zero_fill_aligned(".postlink.counters", memory.all, unit);
-    let first = counters.addr + memory.before;
-    let bias = own.map_or(first + memory.counters + memory.owners, |_| counters.addr);
-    config.at = runtime.addr.get();
-    config.counters = first.get();
-    config.bias_slot = bias.get();
-    let (routine, enter) = assemble(&config)?;
-    if routine.len() != size {
-        return Err(Error::internal(format!(
-            "start-up routine changed its size from {size} to {}",
-            routine.len()
-        )));
+/// The recorders' slow path, and the start-up routine, which with per-thread counters has the one with it that gives a
+/// thread its counters.
+struct Routines<'a> {
+    slow: Placed,
+    start: Placed,
+    header: Vec<u8>,
+    build_id: String,
+    pattern: &'a str,
+    sites_offset: u64,
+    counters_len: u64,
+    entry: RuntimeEntry,
+    /// The rows of the start-up routine, if it has the other one with it.
+    frames: Option<Frames>,
+}
+
+impl<'a> Routines<'a> {
+    /// Appends them.
+    fn append<I: Isa>(
+        made: &Made,
+        memory: &CounterMemory,
+        slow: &[u8],
+        entry: &Hook,
+        options: &'a InstrumentOptions,
+        writer: &mut Writer<'_>,
+    ) -> Result<Routines<'a>, Error> {
+        let (subject, unit) = (&made.map.subject, I::COUNTER_UNIT);
+        let code = |name: &str, size: usize| NewSection {
+            name: name.into(),
+            kind: NewKind::Code,
+            align: 16,
+            size: size as u64,
+        };
+        let slow = writer.append_anywhere(code(".text.slow", slow.len()));
+        let of_threads = memory.own.is_some() || memory.owners > 0;
+        let mut routines = Routines {
+            slow,
+            start: slow,
+            header: raw::header_bytes_for(subject, unit, of_threads).to_vec(),
+            build_id: subject.identity.hex(),
+            pattern: &options.pattern,
+            sites_offset: raw::sites_offset(subject.counters),
+            counters_len: memory.counters,
+            entry: entry.runtime(),
+            frames: None,
+        };
+        // Addresses near by, for a routine of the same size.
+        let near = slow.addr.get();
+        let counters = near.next_multiple_of(unit) + memory.before.max(unit);
+        let config = routines.config(near, counters, near + 0x1000);
+        let (bytes, enter) = assemble::<I>(&config, memory)?;
+        let frames = start_frames::<I>(&bytes, near, enter, memory)?;
+        routines.start = writer.append_anywhere(code(".text.start", bytes.len()));
+        routines.frames = frames;
+        Ok(routines)
     }
-    writer.contents(runtime.id).copy_from_slice(&routine);
-    writer.contents(slow_at.id).copy_from_slice(slow);
-    // Per thread, addresses of counters are offsets in an area.
-    let base = match own {
-        Some(_) => OutputAddr::default(),
-        None => first,
+
+    fn config(&self, at: u64, counters: u64, bias_slot: u64) -> RuntimeConfig<'_> {
+        RuntimeConfig {
+            at,
+            counters,
+            counters_len: self.counters_len,
+            sites_offset: self.sites_offset,
+            bias_slot,
+            header: &self.header,
+            header_check: raw::HEADER_LEN,
+            pattern: self.pattern,
+            build_id: &self.build_id,
+            entry: self.entry,
+        }
+    }
+
+    /// What unwind tables have to say of them, and of copies of the slow path.
+    fn frames<I: Isa>(&self, placed: &Placement, slow: &[u8]) -> Result<Vec<RoutineAt>, Error> {
+        let frames = frames_of::<I>(slow, &[CALLED])?;
+        let copies = placed.copies_of_slow_path();
+        let copies = copies.chain([self.slow.addr]).map(|start| RoutineAt {
+            start,
+            frames: frames.clone(),
+        });
+        let with_start = self.frames.clone().map(|frames| RoutineAt {
+            start: self.start.addr,
+            frames,
+        });
+        Ok(copies.chain(with_start).collect())
+    }
+
+    /// Appends the counters, and fills the routines. Gives the addresses that code refers to, and the start-up
+    /// routine's.
+    fn fill<I: Isa>(
+        &self,
+        memory: &CounterMemory,
+        slow: &[u8],
+        writer: &mut Writer<'_>,
+    ) -> Result<(ProbeAddresses, OutputAddr), Error> {
+        let (own, unit) = (memory.own, I::COUNTER_UNIT);
+        let counters = writer.append_zero_fill_aligned(".postlink.counters", memory.all, unit);
+        let first = counters.addr + memory.before;
+        let bias = own.map_or(first + memory.counters + memory.owners, |_| counters.addr);
+        let at = self.start.addr.get();
+        let config = self.config(at, first.get(), bias.get());
+        let (routine, enter) = assemble::<I>(&config, memory)?;
+        let place = writer.contents(self.start.id);
+        if routine.len() != place.len() {
+            return Err(Error::internal(format!(
+                "start-up routine changed its size from {} to {}",
+                place.len(),
+                routine.len()
+            )));
+        }
+        place.copy_from_slice(&routine);
+        if start_frames::<I>(&routine, at, enter, memory)? != self.frames {
+            return Err(Error::internal("start-up routine changed its rows"));
+        }
+        writer.contents(self.slow.id).copy_from_slice(slow);
+        // Per thread, addresses of counters are offsets in an area.
+        let base = match own {
+            Some(_) => OutputAddr::default(),
+            None => first,
+        };
+        let probes = ProbeAddresses {
+            counters: base,
+            counter_size: 8,
+            sites: base + self.sites_offset,
+            bias,
+            slow: self.slow.addr,
+            ready: counters.addr + own.map_or(0, |own| own.ready),
+            enter: OutputAddr::new(enter),
+            owner: counters.addr,
+            owners: memory.owners,
+            ..ProbeAddresses::default()
+        };
+        Ok((probes, self.start.addr))
+    }
+}
+
+/// The start-up routine, and where the routine that gives a thread its counters is, if it is there.
+fn assemble<I: Isa>(
+    config: &RuntimeConfig<'_>,
+    memory: &CounterMemory,
+) -> Result<(Vec<u8>, u64), Error> {
+    Ok(match memory.own {
+        None if memory.owners > 0 => (I::biased_runtime(config)?, 0),
+        None => (I::runtime(config)?, 0),
+        Some(_) => I::per_thread_runtime(config)?,
+    })
+}
+
+/// The rows of a start-up routine at `at` that has the one with it which gives a thread its counters, at `enter`.
+fn start_frames<I: Isa>(
+    code: &[u8],
+    at: u64,
+    enter: u64,
+    memory: &CounterMemory,
+) -> Result<Option<Frames>, Error> {
+    if memory.own.is_none() {
+        return Ok(None);
+    }
+    let enter = FrameEntry {
+        at: enter.wrapping_sub(at) as u32,
+        ..CALLED
     };
-    let probes = ProbeAddresses {
-        counters: base,
-        counter_size: 8,
-        sites: base + sites_offset,
-        bias,
-        slow: slow_at.addr,
-        ready: counters.addr + own.map_or(0, |own| own.ready),
-        enter: OutputAddr::new(enter),
-        owner: counters.addr,
-        owners: memory.owners,
-        ..ProbeAddresses::default()
+    // Only programs have such counters: they begin there.
+    let begin = FrameEntry {
+        at: 0,
+        outermost: true,
     };
-    Ok((probes, runtime.addr))
+    frames_of::<I>(code, &[begin, enter]).map(Some)
 }
 
 /// Where blocks went, if that was asked for: addresses in the input and in the output, ascending.

@@ -881,6 +881,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let options = WriteOptions {
             no_search_table: program.refs.registration_follows(),
             no_way: program.entry_proof.needs_headers,
+            adds_search_table: false,
             like_text: self.debug_info == DebugInfo::Update
                 && has_debug_info(program.elf)
                 && !self.options.hugify,
@@ -898,7 +899,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         let mut placed = link::place::<I>(program, ready, orders, &options, &mut writer);
         placed.fold(program, &self.folds.0);
         placed.plan_veneers::<I>(program, ready, &mut writer);
-        placed.unwind(program, ready, &mut writer)?;
+        placed.unwind::<I>(program, ready, &[], &mut writer)?;
         let startup = match placed.huge {
             Some(hot) => Some(link::ask_for_huge_pages::<I>(
                 program.elf,

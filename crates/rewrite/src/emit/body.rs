@@ -65,6 +65,8 @@ pub struct Span {
     pub down: u32,
     /// Registers of the input that such code has saved there.
     pub saved: RegSet,
+    /// The register that has the return address meanwhile, if that is another one.
+    pub link: Option<u8>,
 }
 
 impl Span {
@@ -80,6 +82,7 @@ impl Span {
             piece,
             down: 0,
             saved: RegSet::EMPTY,
+            link: None,
         }
     }
 
@@ -97,6 +100,7 @@ impl Span {
                     len: end - at,
                     down: next.down,
                     saved: next.saved,
+                    link: next.link,
                     ..self
                 });
             }

@@ -93,7 +93,7 @@ impl<'d> FunctionUnwind<'d> {
                 add(&mut list, at, row, span);
             })?;
         }
-        let instructions = if list.iter().all(|(_, _, span)| span.down == 0) {
+        let instructions = if list.iter().all(|(_, _, span)| is_as_before(span)) {
             let list: Vec<_> = list.iter().map(|(at, row, _)| (*at, *row)).collect();
             rows::encode(cie, &initial, &list)
         } else {
@@ -304,13 +304,18 @@ fn add<'a, 'd>(
     if list.last().is_some_and(|l| l.0 == at) {
         list.pop();
     }
-    let state = |row: &'a Row<'d>, span: &Span| (row, span.down, span.saved);
+    let state = |row: &'a Row<'d>, span: &Span| (row, span.down, span.saved, span.link);
     if list
         .last()
         .is_none_or(|l| state(l.1, l.2) != state(row, span))
     {
         list.push((at, row, span));
     }
+}
+
+/// Whether a row of the input holds in a stretch as it is.
+fn is_as_before(span: &Span) -> bool {
+    span.down == 0 && span.link.is_none()
 }
 
 /// Call frame instructions for rows of which some hold where the stack pointer is below where they take it for.
@@ -328,9 +333,16 @@ fn with_lowered<'d>(
     };
     let lowered: Vec<Option<rows::Lowered<'d>>> = list
         .iter()
-        .map(|(_, row, span)| match span.down {
-            0 => Ok(None),
-            down => rows::lowered(row, stack.pointer, down, &saved(span)).map(Some),
+        .map(|(_, row, span)| {
+            if is_as_before(span) {
+                return Ok(None);
+            }
+            let lowered = rows::lowered(row, stack.pointer, span.down, &saved(span))?;
+            let link = span.link.map(stack.register);
+            Ok(Some(match link {
+                Some(other) => lowered.with_link(cie.ra_register as u16, other),
+                None => lowered,
+            }))
         })
         .collect::<Result<_, _>>()?;
     let all: Vec<(u64, Row<'_>)> = list

@@ -9,20 +9,29 @@
 //!   first advance with space for the sum.
 //! * The last entry of the search table is replaced by one that continues to the end of the stubs after the old
 //!   code: the same rows for its function, then nothing to unwind to for what is between, then the rows of
-//!   the stubs, in one place or two. Only one word of the search table changes.
+//!   the stubs, in one place or two, and of the routines that note first calls. Only one word of the search table
+//!   changes.
 //!
-//! Rows of stubs: at a stub's first instruction and at its counter those of a function's entry; at an
-//! instruction that was overwritten those that it had. Nothing to unwind to if it had none, or one with another return
+//! A program that has no search table, as its start-up code registers its entries, or that has no entries at all, gets
+//! one for stubs and routines alone, and the program header that tells of it ([`OwnTable`]): who looks for an address
+//! that registered entries say nothing of goes on to look there.
+//!
+//! Rows of stubs: at a stub's first instruction that of a function's entry, at its counter that row for where the stack
+//! pointer is; at an instruction that was overwritten those that it had. Nothing to unwind to if it had none, or one with another return
 //! address register or another kind of signature than the last entry, as some functions in assembly have.
 
+use postlink_elf::OutputAddr;
 use postlink_elf::raw::PF_X;
 use postlink_elf::unwind::eh_frame::{Cie, EhFrame, Fde, NewFde, merged_sizes, write_merged};
-use postlink_elf::unwind::rows::{self, RegRule, Row};
+use postlink_elf::unwind::rows::{self, Lowered, RegRule, Row, lowered};
 use postlink_isa::coverage::Covers;
+use postlink_isa::{RegSet, StackMove};
+use smallvec::SmallVec;
 
 use super::stubs::Stubs;
 use crate::discover::{Piece, Program};
 use crate::error::Error;
+use crate::link::{RoutineAt, RoutineCie};
 
 /// A search table that can be changed in place.
 pub struct Search {
@@ -35,11 +44,20 @@ pub struct Search {
 
 /// Stubs that are to be described.
 #[derive(Clone, Copy, Debug)]
-pub struct Described {
+pub struct Described<'a> {
     /// Where they are. The second place is after the first.
     pub places: Stubs,
     /// Bytes of all of them, at least one.
     pub len: u64,
+    /// The routines that their counters call.
+    pub routines: Option<&'a RoutineAt>,
+}
+
+/// A stretch that is described.
+enum Stretch<'a> {
+    /// Stubs, from one offset to another.
+    Stubs(u64, u64),
+    Routines(&'a RoutineAt),
 }
 
 /// The stub of a function, and the function's instructions in it. Offsets count from the first stub.
@@ -48,6 +66,8 @@ pub struct StubOf {
     pub function: u32,
     /// First byte of the stub.
     pub from: u64,
+    /// Where its counter has the stack pointer. Offsets count from the stub.
+    pub stack: Vec<StackMove>,
     /// Place in the stub, and the place in the function whose row holds there.
     pub moved: Vec<(u64, u64)>,
     /// One past the stub.
@@ -124,87 +144,68 @@ impl Search {
             && own.is_none_or(|f| self.can_describe(&program.eh.cies[f.cie], program))
     }
 
-    /// Whether rows under `own` mean the same in the last entry, whose CIE has a return address register and marks of
-    /// its own.
+    /// Whether rows under `own` mean the same in the last entry.
     fn can_describe(&self, own: &Cie<'_>, program: &Program<'_>) -> bool {
-        let meaning = |cie: &Cie<'_>| {
-            let mark = |letter| cie.augmentation.contains(&letter);
-            (cie.ra_register, cie.signal_frame, mark(b'B'), mark(b'G'))
-        };
         let last = &program.eh.fdes[self.last];
-        meaning(own) == meaning(&program.eh.cies[last.cie])
+        mean_the_same(own, &program.eh.cies[last.cie])
     }
 
     /// Length of the CIE, and the new entry with it, at `addr`.
-    fn entry(
+    fn entry<I: Covers>(
         &self,
         program: &Program<'_>,
-        stubs: Described,
+        stubs: Described<'_>,
         of: &[StubOf],
         addr: u64,
     ) -> Result<(u64, Vec<u8>), Error> {
         let fde = &program.eh.fdes[self.last];
         let cie = &program.eh.cies[fde.cie];
         let initial = rows::initial_row(cie)?;
-        let mut nowhere = initial.clone();
-        let ra = cie.ra_register as u16;
-        match nowhere.registers.iter_mut().find(|r| r.0 == ra) {
-            Some(rule) => rule.1 = RegRule::Undefined,
-            None => nowhere.registers.push((ra, RegRule::Undefined)),
-        }
-        nowhere.registers.sort_by_key(|r| r.0);
-        let mut list: Vec<(u64, Row<'_>)> = rows::rows(cie, fde)?;
-        push(&mut list, fde.len, &nowhere);
-        let cut = stubs.places.first_len.min(stubs.len);
+        let nowhere = without_caller(cie, &initial);
+        let own = rows::rows(cie, fde)?.into_iter();
+        let mut list: Vec<(u64, Lowered<'_>)> = own.map(|(at, row)| (at, row.into())).collect();
+        push(&mut list, fde.len, nowhere.clone().into());
         let mut end = fde.len;
-        for (from, to) in [(0, cut), (cut, stubs.len)] {
-            if from == to {
-                continue;
-            }
-            let base = stubs.places.at(from).get() - fde.start;
-            let at = |offset: u64| base + (offset - from);
-            push(&mut list, at(from), &initial);
-            for o in of.iter().filter(|o| (from..to).contains(&o.from)) {
-                let start = program.start(o.function as usize);
-                let own = program.piece_at(start).and_then(|p| p.fde);
-                let own = own.map(|f| &program.eh.fdes[f as usize]);
-                let described = own.filter(|f| self.can_describe(&program.eh.cies[f.cie], program));
-                // A counter alone in the stub of a function without an entry raises nothing.
-                let is_known = described.is_some() || own.is_none() && o.moved.is_empty();
-                let rows = described.map(|own| rows::rows(&program.eh.cies[own.cie], own));
-                let rows = rows.transpose()?.unwrap_or_default();
-                let row_at = |input: u64| {
-                    let offset = input.wrapping_sub(own?.start);
-                    let k = rows.partition_point(|r| r.0 <= offset);
-                    Some(&rows.get(k.checked_sub(1)?)?.1)
-                };
-                // Not every function begins with the row of its CIE: code in assembly may be reached by a jump.
-                let at_first = if is_known {
-                    row_at(start).unwrap_or(&initial)
-                } else {
-                    &nowhere
-                };
-                push(&mut list, at(o.from), at_first);
-                for &(place, input) in &o.moved {
-                    if let Some(row) = row_at(input) {
-                        push(&mut list, at(place), row);
+        let called = RoutineCie::of::<I>(&program.eh)?;
+        for (start, len, stretch) in stretches(stubs) {
+            let base = start
+                .get()
+                .checked_sub(fde.start)
+                .filter(|base| *base >= end);
+            let base = base.ok_or_else(|| {
+                Error::internal(
+                    "what is added has its place in front of the program's last function",
+                )
+            })?;
+            match stretch {
+                Stretch::Stubs(from, to) => {
+                    let at = |offset: u64| base + (offset - from);
+                    push(&mut list, base, initial.clone().into());
+                    let first = of.partition_point(|o| o.from < from);
+                    let last = of.partition_point(|o| o.from < to);
+                    let of = of.get(first..last).unwrap_or_default();
+                    stub_rows::<I>(program, cie, of, at, (&initial, &nowhere), &mut list)?;
+                }
+                Stretch::Routines(r) if self.can_describe(called.cie(), program) => {
+                    for (at, row) in called.rows::<I>(&r.frames) {
+                        push(&mut list, base + at, row.into());
                     }
                 }
-                push(&mut list, at(o.to), &initial);
+                Stretch::Routines(_) => {}
             }
-            end = at(to);
-            push(&mut list, end, &nowhere);
+            end = base + len;
+            push(&mut list, end, nowhere.clone().into());
         }
         // Nothing is after the last stub.
         list.retain(|(offset, _)| *offset < end);
-        let borrowed: Vec<(u64, &Row<'_>)> =
-            list.iter().map(|(offset, row)| (*offset, row)).collect();
+        let list: Vec<(u64, Row<'_>)> = list.iter().map(|(at, row)| (*at, row.row())).collect();
+        let borrowed: Vec<(u64, &Row<'_>)> = list.iter().map(|(at, row)| (*at, row)).collect();
         let new = NewFde {
             cie: 0,
             start: fde.start,
             len: end,
             lsda: fde.lsda.filter(|l| *l != 0),
-            instructions: rows::encode(cie, &initial, &borrowed)?,
+            instructions: rows::encode(cie, &initial.shared(), &borrowed)?,
         };
         let only = EhFrame {
             addr: program.eh.addr,
@@ -226,29 +227,196 @@ impl Search {
     }
 
     /// Bytes of the new entry, with its CIE.
-    pub fn size(
+    pub fn size<I: Covers>(
         &self,
         program: &Program<'_>,
-        stubs: Described,
+        stubs: Described<'_>,
         of: &[StubOf],
     ) -> Result<u64, Error> {
         let about = stubs.places.at(stubs.len - 1).get();
-        Ok(self.entry(program, stubs, of, about)?.1.len() as u64)
+        Ok(self.entry::<I>(program, stubs, of, about)?.1.len() as u64)
     }
 
     /// The new entry at `addr`, and the change in the search table that makes it the last one.
-    pub fn extend(
+    pub fn extend<I: Covers>(
         &self,
         program: &Program<'_>,
-        stubs: Described,
+        stubs: Described<'_>,
         of: &[StubOf],
         addr: u64,
     ) -> Result<(Vec<u8>, (u64, [u8; 4])), Error> {
-        let (cie, bytes) = self.entry(program, stubs, of, addr)?;
+        let (cie, bytes) = self.entry::<I>(program, stubs, of, addr)?;
         let distance = i32::try_from((addr + cie).wrapping_sub(self.addr) as i64)
             .map_err(|_| Error::internal("the unwind entry of stubs is out of reach"))?;
         let place = self.table.last().map_or(0, |e| e.1 + 4);
         Ok((bytes, (place, distance.to_le_bytes())))
+    }
+}
+
+/// What is described, ascending by address.
+fn stretches(stubs: Described<'_>) -> Vec<(OutputAddr, u64, Stretch<'_>)> {
+    let cut = stubs.places.first_len.min(stubs.len);
+    let of_stubs = [(0, cut), (cut, stubs.len)].into_iter();
+    let of_stubs = of_stubs.filter(|(from, to)| from < to).map(|(from, to)| {
+        let at = stubs.places.at(from);
+        (at, to - from, Stretch::Stubs(from, to))
+    });
+    let routines = stubs.routines.map(|r| {
+        let len = u64::from(r.frames.end);
+        (r.start, len, Stretch::Routines(r))
+    });
+    let mut all: Vec<_> = of_stubs.chain(routines).collect();
+    all.sort_by_key(|stretch| stretch.0);
+    all
+}
+
+/// The rows of stubs; `at` gives their offsets in the new entry.
+fn stub_rows<'d, I: Covers>(
+    program: &Program<'d>,
+    cie: &Cie<'_>,
+    of: &[StubOf],
+    at: impl Fn(u64) -> u64,
+    (initial, nowhere): (&Row<'d>, &Row<'d>),
+    list: &mut Vec<(u64, Lowered<'d>)>,
+) -> Result<(), Error> {
+    let ra = cie.ra_register as u16;
+    for o in of {
+        let start = program.start(o.function as usize);
+        let own = program.piece_at(start).and_then(|p| p.fde);
+        let own = own.map(|f| &program.eh.fdes[f as usize]);
+        let described = own.filter(|f| mean_the_same(&program.eh.cies[f.cie], cie));
+        // A counter alone in the stub of a function without an entry raises nothing.
+        let is_known = described.is_some() || own.is_none() && o.moved.is_empty();
+        let rows = described.map(|own| rows::rows(&program.eh.cies[own.cie], own));
+        let rows = rows.transpose()?.unwrap_or_default();
+        let row_at = |input: u64| {
+            let offset = input.wrapping_sub(own?.start);
+            let k = rows.partition_point(|r| r.0 <= offset);
+            Some(&rows.get(k.checked_sub(1)?)?.1)
+        };
+        // Not every function begins with the row of its CIE: code in assembly may be reached by a jump.
+        let at_first = if is_known {
+            row_at(start).unwrap_or(initial)
+        } else {
+            nowhere
+        };
+        push(list, at(o.from), at_first.clone().into());
+        for m in o.stack.iter().filter(|_| is_known) {
+            let saved = (0..32u8).filter(|r| m.saved.meets(RegSet(1 << r)));
+            let saved: SmallVec<[u16; 4]> = saved.map(I::unwind_register).collect();
+            let row = lowered(at_first, I::UNWIND_STACK, m.down, &saved)?;
+            let row = match m.link.map(I::unwind_register) {
+                Some(other) => row.with_link(ra, other),
+                None => row,
+            };
+            push(list, at(o.from + u64::from(m.at)), row);
+        }
+        for &(place, input) in &o.moved {
+            if let Some(row) = row_at(input) {
+                push(list, at(place), row.clone().into());
+            }
+        }
+        push(list, at(o.to), initial.clone().into());
+    }
+    Ok(())
+}
+
+/// Whether rows under one common entry mean the same under another, which has a return address register and marks of
+/// its own.
+fn mean_the_same(own: &Cie<'_>, other: &Cie<'_>) -> bool {
+    let meaning = |cie: &Cie<'_>| {
+        let mark = |letter| cie.augmentation.contains(&letter);
+        (cie.ra_register, cie.signal_frame, mark(b'B'), mark(b'G'))
+    };
+    meaning(own) == meaning(other)
+}
+
+/// A row that says that there is nobody to return to.
+fn without_caller<'d>(cie: &Cie<'_>, initial: &Row<'d>) -> Row<'d> {
+    let mut nowhere = initial.clone();
+    let ra = cie.ra_register as u16;
+    match nowhere.registers.iter_mut().find(|r| r.0 == ra) {
+        Some(rule) => rule.1 = RegRule::Undefined,
+        None => nowhere.registers.push((ra, RegRule::Undefined)),
+    }
+    nowhere.registers.sort_by_key(|r| r.0);
+    nowhere
+}
+
+/// Entries for stubs and the routines that they call, for a table of their own: where the program has none that could
+/// be extended.
+pub struct OwnTable<'d> {
+    eh: EhFrame<'d>,
+    new: Vec<NewFde>,
+}
+
+impl<'d> OwnTable<'d> {
+    /// What they say.
+    pub fn of<I: Covers>(
+        program: &Program<'d>,
+        stubs: Described<'_>,
+        of: &[StubOf],
+    ) -> Result<OwnTable<'d>, Error> {
+        let called = RoutineCie::of::<I>(&program.eh)?;
+        let cie = called.cie();
+        let initial = rows::initial_row(cie)?;
+        let nowhere = without_caller(cie, &initial);
+        let mut new = Vec::new();
+        for (start, len, stretch) in stretches(stubs) {
+            let entry = match stretch {
+                Stretch::Routines(r) => called.entry::<I>(start, len, &r.frames)?,
+                Stretch::Stubs(from, to) => {
+                    let first = of.partition_point(|o| o.from < from);
+                    let last = of.partition_point(|o| o.from < to);
+                    let of = of.get(first..last).unwrap_or_default();
+                    let mut list = vec![(0, Lowered::from(initial.clone()))];
+                    let at = |offset: u64| offset - from;
+                    stub_rows::<I>(program, cie, of, at, (&initial, &nowhere), &mut list)?;
+                    list.retain(|(offset, _)| *offset < len);
+                    let rows: Vec<(u64, Row<'_>)> =
+                        list.iter().map(|(at, row)| (*at, row.row())).collect();
+                    let rows: Vec<(u64, &Row<'_>)> =
+                        rows.iter().map(|(at, row)| (*at, row)).collect();
+                    NewFde {
+                        cie: 0,
+                        start: start.get(),
+                        len,
+                        lsda: None,
+                        instructions: rows::encode(cie, &initial.shared(), &rows)?,
+                    }
+                }
+            };
+            new.push(NewFde { cie: 0, ..entry });
+        }
+        Ok(OwnTable {
+            eh: EhFrame {
+                addr: 0,
+                bases: program.eh.bases,
+                cies: vec![cie.clone()],
+                fdes: Vec::new(),
+            },
+            new,
+        })
+    }
+
+    /// Sizes of entries and of the search table.
+    pub fn sizes(&self) -> (u64, u64) {
+        merged_sizes(&self.eh, &self.new)
+    }
+
+    /// Both, at their addresses.
+    pub fn write(&self, at: OutputAddr, search: OutputAddr) -> Result<(Vec<u8>, Vec<u8>), Error> {
+        let (size, searched) = self.sizes();
+        let (mut entries, mut table) = (vec![0; size as usize], vec![0; searched as usize]);
+        write_merged(
+            &self.eh,
+            &self.new,
+            at.get(),
+            &mut entries,
+            search.get(),
+            &mut table,
+        )?;
+        Ok((entries, table))
     }
 }
 
@@ -267,12 +435,12 @@ fn returns_from_signals<I: Covers>(program: &Program<'_>, start: u64) -> bool {
 }
 
 /// Appends a row unless it repeats the last one; a row at the same offset replaces it.
-fn push<'d>(list: &mut Vec<(u64, Row<'d>)>, offset: u64, row: &Row<'d>) {
+fn push<'d>(list: &mut Vec<(u64, Lowered<'d>)>, offset: u64, row: Lowered<'d>) {
     if list.last().is_some_and(|l| l.0 == offset) {
         list.pop();
     }
-    if list.last().is_none_or(|l| l.1 != *row) {
-        list.push((offset, row.clone()));
+    if list.last().is_none_or(|l| l.1 != row) {
+        list.push((offset, row));
     }
 }
 

@@ -14,6 +14,6 @@ mod plan;
 mod references;
 mod stubs;
 
-pub use frames::Described;
+pub use frames::{Described, OwnTable};
 pub use plan::{Entered, Places, Plan, Put, STUBS, plan};
 pub use stubs::Stubs;

@@ -343,6 +343,7 @@ impl Plan {
             self.stubs_of.push(StubOf {
                 function: entry.function,
                 from: u64::from(base),
+                stack: code.stack,
                 moved,
                 to: u64::from(base) + code.bytes.len() as u64,
             });
@@ -532,6 +533,11 @@ impl Plan {
             }
         });
         entered.collect()
+    }
+
+    /// Whose stubs there are, and what is in them.
+    pub fn stubs_of(&self) -> &[StubOf] {
+        &self.stubs_of
     }
 
     /// The unwind entry that describes the stubs: see [`super::frames`].

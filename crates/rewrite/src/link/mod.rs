@@ -11,6 +11,7 @@
 //! | [`own_tables`] | jump tables of new code's own |
 //! | [`references`] | old entries, jump tables, pointers, code that stays |
 //! | [`unwind`] | unwind and exception tables |
+//! | [`routines`] | unwind entries of recorders and routines |
 //! | [`tables`] | symbols, the note |
 //! | [`bat`] | address translation tables |
 //! | [`debug`] | debug information |
@@ -26,6 +27,7 @@ mod place;
 mod ready;
 mod references;
 mod reuse;
+mod routines;
 mod startup;
 pub mod stress;
 mod tables;
@@ -36,5 +38,6 @@ pub use distances::Distances;
 pub use place::{LinkOptions, Placement, ProbeAddresses, alignment, place};
 pub use ready::{Ready, addresses, emit_in_place, moving, places};
 pub use reuse::reusable_space;
+pub use routines::{CALLED, RoutineAt, RoutineCie, frames_of};
 pub use startup::{Hook, ask_for_huge_pages, hook};
 pub use tables::put_note;

@@ -480,6 +480,12 @@ impl Placement {
             .plan::<I>(program, &self.entries, &list, writer);
     }
 
+    /// Where copies of the recorders' slow path are.
+    pub fn copies_of_slow_path(&self) -> impl Iterator<Item = OutputAddr> + '_ {
+        let copies = self.slow.iter().flatten().copied();
+        copies.filter(|_| !self.slow_code.is_empty())
+    }
+
     /// Output address of a block of the i-th ready function.
     pub fn block(&self, ready: &[Ready], i: usize, b: BlockId) -> OutputAddr {
         let (fragment, offset) = ready[i].code.blocks[b as usize];

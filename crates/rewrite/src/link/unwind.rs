@@ -7,10 +7,12 @@ use postlink_elf::unwind::eh_frame::{self, NewFde};
 use postlink_elf::unwind::lsda::CallSite;
 use postlink_elf::write::{NewKind, NewSection, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
+use postlink_isa::Isa;
 use rustc_hash::FxHashMap;
 
 use super::place::Placement;
 use super::ready::Ready;
+use super::routines::{RoutineAt, RoutineCie, frames_of_recorders};
 use crate::analyse::FunctionUnwind;
 use crate::discover::Program;
 use crate::emit::FragmentUnwind;
@@ -28,11 +30,13 @@ struct Part<'r> {
 }
 
 impl Placement {
-    /// Writes unwind tables for all fragments: new exception tables, then a merged `.eh_frame` with its search table.
-    pub fn unwind(
+    /// Writes unwind tables for all fragments, recorders, and these routines: new exception tables, then a merged
+    /// `.eh_frame` with its search table.
+    pub fn unwind<I: Isa>(
         &self,
         program: &Program<'_>,
         ready: &[Ready],
+        routines: &[RoutineAt],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         if program.eh.fdes.is_empty() {
@@ -62,11 +66,23 @@ impl Placement {
             lsda: tables.get(&p).map(|at| at.get()),
             instructions: part.info.instructions.clone(),
         };
+        let cie = RoutineCie::of::<I>(&program.eh)?;
+        let (recorders, empty_recorders) = self.recorder_entries::<I>(ready, &cie)?;
         let mut new: Vec<NewFde> = moving.into_iter().map(entry).collect();
-        new.extend(self.recorder_entries(program, writer));
+        new.extend(recorders);
+        for routine in routines {
+            let len = u64::from(routine.frames.end);
+            new.push(cie.entry::<I>(routine.start, len, &routine.frames)?);
+        }
         let moving = new.len();
         new.extend(empty.into_iter().map(entry));
-        self.merged_frames(program, &new, moving, writer)
+        new.extend(empty_recorders);
+        let with_own = cie.added_to(&program.eh).filter(|_| {
+            let mut used = new.iter();
+            used.any(|fde| fde.cie >= program.eh.cies.len())
+        });
+        let old = with_own.as_ref().unwrap_or(&program.eh);
+        self.merged_frames(program, old, &new, moving, writer)
     }
 
     /// Writes exception tables, and gives their addresses by part.
@@ -151,29 +167,37 @@ impl Placement {
         Ok(table.encode_with(&sites, start, at, pad_base, part.info.numbers)?)
     }
 
-    /// Recorders are entered like functions: the state that every such unwind entry begins with.
-    fn recorder_entries(&self, program: &Program<'_>, writer: &mut Writer<'_>) -> Vec<NewFde> {
-        let mut cies = program.eh.cies.iter();
-        let cie = cies.position(|c| !c.signal_frame && c.lsda_encoding == 0xff);
-        let Some(cie) = cie else {
-            return Vec::new();
-        };
-        let sections = self.recorders.iter().flatten();
-        sections
-            .map(|p| NewFde {
-                cie,
-                start: p.addr.get(),
-                len: writer.contents(p.id).len() as u64,
-                lsda: None,
-                instructions: Vec::new(),
-            })
-            .collect()
+    /// Entries of functions' recorders: of those that move, and of those that were taken back.
+    fn recorder_entries<I: Isa>(
+        &self,
+        ready: &[Ready],
+        cie: &RoutineCie<'_>,
+    ) -> Result<(Vec<NewFde>, Vec<NewFde>), Error> {
+        let with: Vec<usize> = (0..ready.len())
+            .filter(|i| !ready[*i].recorders.bytes.is_empty())
+            .collect();
+        let entries = postlink_parallel::map(&with, |i| {
+            let frames = frames_of_recorders::<I>(&ready[*i])?;
+            let len = ready[*i].recorders.bytes.len() as u64;
+            cie.entry::<I>(self.recorder_at[*i], len, &frames)
+        });
+        let (mut moving, mut empty) = (Vec::new(), Vec::new());
+        for (i, entry) in with.iter().zip(entries) {
+            let list = if ready[*i].taken_back {
+                &mut empty
+            } else {
+                &mut moving
+            };
+            list.push(entry?);
+        }
+        Ok((moving, empty))
     }
 
     /// Writes all old unwind entries, and so many of the new ones; for the rest there is space.
     fn merged_frames(
         &self,
         program: &Program<'_>,
+        old: &eh_frame::EhFrame<'_>,
         new: &[NewFde],
         moving: usize,
         writer: &mut Writer<'_>,
@@ -185,11 +209,11 @@ impl Placement {
                 let start = InputAddr::new(fde.start);
                 self.reused_bodies.binary_search(&start).is_ok()
             };
-            let mut eh = program.eh.clone();
+            let mut eh = old.clone();
             eh.fdes.retain(|fde| !gone(fde));
             without = Some(eh);
         }
-        let old = without.as_ref().unwrap_or(&program.eh);
+        let old = without.as_ref().unwrap_or(old);
         let (frame_size, hdr_size) = eh_frame::merged_sizes(old, new);
         // What is registered at the start needs no table for searching.
         let hdr = (!program.refs.registration_follows()).then(|| {

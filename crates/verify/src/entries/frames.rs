@@ -4,11 +4,15 @@
 //! by the last entry of the search table, which is replaced by a longer one. [`Proof::frames`] shows of that entry:
 //!
 //! * It says of its own function what the old one said, with the same exception table.
-//! * At an instruction in a stub it says what the input's entry says where the instruction was; at a counter, what it
-//!   says at the function's first instruction. Only the personality routine may be another one: none of the functions
+//! * At an instruction in a stub it says what the input's entry says where the instruction was; at each instruction of
+//!   a counter, what it says at the function's first instruction, for where the stack pointer and the return address
+//!   are there. Only the personality routine may be another one: none of the functions
 //!   whose calls are in stubs has an exception table, nor has the entry, so neither has anything to say. Where there
 //!   is an exception table, or no entry, no call is in a stub, and no instruction but a direct jump if faults may raise
 //!   exceptions; there the entry may also say that there is no caller.
+//! * From each instruction of the routines that counters call it leads to their callers ([`crate::frames`]). Like stubs
+//!   these have no call site where the last function has an exception table: an exception does not pass, which would have
+//!   to come from a signal handler.
 //! * It covers no code that returns from a signal handler: run-times know that by its bytes if it has no entry.
 //!
 //! What is between the last function and the stubs has rows without a caller. To run-times they say what a missing
@@ -21,8 +25,11 @@ use crate::arch::{Flow, Insn};
 use crate::files::bytes::u32_in;
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf};
-use crate::files::unwind::{Fde, Interner, RowMap, Runner, Span, Table};
+use crate::files::unwind::{Fde, Interner, RowId, RowMap, Runner, Span, Table};
+use crate::frames::{Rows as RoutineRows, Stand, stands};
+use crate::proof::headers;
 use crate::report::{Check, Failure};
+use crate::routines::Routine;
 
 /// Code in a stub, and the place of the input whose row holds there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +42,9 @@ pub(super) struct Framed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum What {
-    /// Counters, and direct jumps: no exception comes from them.
+    /// No exception comes from it.
+    Counter,
+    /// Direct jumps: likewise.
     Quiet,
     Insn,
     Call,
@@ -43,7 +52,7 @@ enum What {
 
 impl Framed {
     pub(super) fn counter(at: u64, stub: u64, len: u64) -> Self {
-        let what = What::Quiet;
+        let what = What::Counter;
         Framed {
             at,
             stub,
@@ -203,12 +212,14 @@ impl<A: Entries> Proof<'_, A> {
     pub(super) fn frames(&mut self, options: &Options) {
         let mut framed: Vec<Framed> = self.framed.borrow().iter().copied().collect();
         framed.sort_unstable();
-        for failure in self.wrong_frames(&framed) {
+        let mut checked = Checked::default();
+        for failure in self.wrong_frames(&framed, &mut checked) {
             self.fail(failure, options);
         }
+        self.checked = checked;
     }
 
-    fn wrong_frames(&self, framed: &[Framed]) -> Vec<Failure> {
+    fn wrong_frames(&self, framed: &[Framed], checked: &mut Checked) -> Vec<Failure> {
         let wrong = |what: String| vec![Failure::new(Check::Unwind, what)];
         let mut old = self.unwind.clone();
         let extended = match self.extended() {
@@ -228,10 +239,24 @@ impl<A: Entries> Proof<'_, A> {
         if !same {
             return wrong("the unwind entry for stubs is not that of the last function".into());
         }
-        let blank = |table: &mut Table<'_>| {
-            let cies = table.cies.iter_mut();
-            cies.for_each(|cie| cie.personality = Default::default());
-        };
+        if let Some((table, fde)) = &extended {
+            let mut table = table.clone();
+            table.fdes = vec![*fde];
+            let rows = RoutineRows::new(&table).beside_function();
+            failures.extend(self.wrong_routines(rows, checked));
+        }
+        match self.added() {
+            Ok(None) => {}
+            Ok(Some(mut table)) => {
+                let of_routines = RoutineRows::new(&table);
+                failures.extend(self.wrong_routines(of_routines, checked));
+                blank(&mut table);
+                if let Err(what) = rows.added::<A>(&table) {
+                    return wrong(what);
+                }
+            }
+            Err(what) => return wrong(what),
+        }
         blank(&mut old);
         if let (Some(a), Some((mut new, b))) = (own, extended) {
             blank(&mut new);
@@ -244,13 +269,44 @@ impl<A: Entries> Proof<'_, A> {
         for f in framed {
             let place =
                 |failure: Failure| failure.at(InputAddr::new(f.at), OutputAddr::new(f.stub));
-            match rows.is_same::<A>(&old, f, faults) {
-                Ok(true) => {}
+            let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
+            let stands = match f.what {
+                What::Counter => stands::<A>(&code, (f.stub, f.stub + f.len)),
+                _ => Ok(Vec::new()),
+            };
+            let same = stands.and_then(|stands| rows.is_same::<A>(&old, f, &stands, faults));
+            match same {
+                Ok(true) => checked.moved += rows.moved,
                 Ok(false) => failures.push(place(Failure::new(
                     Check::Unwind,
                     "the unwind entry of stubs says something else than the input's where this was",
                 ))),
                 Err(what) => failures.push(place(Failure::new(Check::Unwind, what))),
+            }
+        }
+        failures
+    }
+
+    /// Unwinds from each instruction of the routines that note first calls.
+    fn wrong_routines(&self, mut rows: RoutineRows<'_, '_>, checked: &mut Checked) -> Vec<Failure> {
+        let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
+        let routine = Routine {
+            code: &code,
+            goes_on: &|_| false,
+        };
+        let notes = A::NOTES;
+        let kept = notes.link.iter().chain(A::LINK);
+        let lost = kept.fold(notes.destroys, |all, reg| all & !(1 << reg));
+        let mut failures = Vec::new();
+        let called = self.memory.slow.each_ref().map(std::cell::Cell::get);
+        for to in called.into_iter().flatten() {
+            match routine.unwinds::<A>(to, false, lost, &|_| None, &mut rows) {
+                Ok(seen) => checked.routines += seen,
+                Err(why) => {
+                    let text = format!("the routine that notes first calls: {why}");
+                    let failure = Failure::new(Check::Unwind, text);
+                    failures.push(failure.at(InputAddr::new(0), OutputAddr::new(to)));
+                }
             }
         }
         failures
@@ -276,6 +332,34 @@ impl<A: Entries> Proof<'_, A> {
         entry.map(Some).ok_or_else(none)
     }
 
+    /// The output's table, if a program header tells of it where none did in the input. It may say something of new
+    /// code alone; and it must be there if counters call routines, and whoever unwinds finds it: the input has no
+    /// entries, or code that looks for the header.
+    fn added(&self) -> Result<Option<Table<'_>>, String> {
+        let has = |elf: &Elf<'_>| elf.segment(elf::PT_GNU_EH_FRAME).is_some();
+        if has(self.input) {
+            return Ok(None);
+        }
+        if !has(self.output) {
+            let calls = self.memory.slow.iter().any(|slow| slow.get().is_some());
+            let found = self.unwind.fdes.is_empty() || headers::asks(self.input);
+            return match calls && found {
+                true => Err("no program header tells of unwind entries of stubs".into()),
+                false => Ok(None),
+            };
+        }
+        let table = Table::read(self.output)?;
+        let is_new =
+            |fde: &Fde| fde.start < fde.end && self.is_new(fde.start) && self.is_new(fde.end - 1);
+        match table.fdes.iter().find(|fde| !is_new(fde)) {
+            Some(fde) => Err(format!(
+                "a new unwind entry is for {:#x}..{:#x}, which is not new code",
+                fde.start, fde.end
+            )),
+            None => Ok(Some(table)),
+        }
+    }
+
     /// Code in a range that returns from signal handlers, and has no unwind entry.
     fn signal_returns(&self, start: u64, end: u64) -> Option<Failure> {
         let segments = self.input.segments.iter().filter(|s| s.is_exec());
@@ -296,9 +380,26 @@ impl<A: Entries> Proof<'_, A> {
     }
 }
 
+/// Leaves personality routines out: stubs have no exception tables.
+fn blank(table: &mut Table<'_>) {
+    let cies = table.cies.iter_mut();
+    cies.for_each(|cie| cie.personality = Default::default());
+}
+
+/// How many instructions were compared or unwound from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Checked {
+    /// Of counters that have moved the stack pointer.
+    pub(super) moved: u64,
+    /// Of the routines that they call.
+    pub(super) routines: u64,
+}
+
 /// Rows of the input's entries, and of the one that describes stubs.
 #[derive(Default)]
 struct Rows {
+    /// Instructions of the last counter that have moved the stack pointer.
+    moved: u64,
     runner: Runner,
     interner: Interner,
     /// Of the entry with this start.
@@ -337,13 +438,26 @@ impl Rows {
         Ok(())
     }
 
+    /// Reads a table for stubs alone.
+    fn added<A: Entries>(&mut self, table: &Table<'_>) -> Result<(), String> {
+        let spans = self.stubs.clear();
+        for fde in &table.fdes {
+            self.runner
+                .rows::<A>(table, fde, &mut self.interner, spans)?;
+        }
+        self.stubs.sort();
+        Ok(())
+    }
+
     /// Whether what is in a stub has the row that it had.
     fn is_same<A: Entries>(
         &mut self,
         old: &Table<'_>,
         framed: &Framed,
+        stands: &[Stand],
         faults: bool,
     ) -> Result<bool, String> {
+        self.moved = 0;
         let fde = old.find(framed.at);
         if self.old.0 != fde.map(|f| f.start) {
             self.old.0 = fde.map(|f| f.start);
@@ -359,14 +473,38 @@ impl Rows {
         let needed = match framed.what {
             What::Call => true,
             What::Insn => faults,
-            What::Quiet => false,
+            What::Quiet | What::Counter => false,
         };
+        if let (Some(was), Some(is), What::Counter) = (was, is, framed.what)
+            && !is.is_outermost
+        {
+            let was = was.row;
+            return Ok(self.is_counter::<A>(was, stands));
+        }
         Ok(match (was, is) {
+            // Where stubs are described at all, so are counters.
+            (Some(_), None) if framed.what == What::Counter => self.stubs.is_empty(),
             (None, None) => true,
             (None, Some(is)) => is.is_outermost || !needed,
             (Some(_), None) => !needed,
             (Some(was), Some(is)) if was.row == row => covers && (is.lsda == 0 || !needed),
             (Some(_), Some(is)) => covers && is.is_outermost && !needed,
         })
+    }
+
+    /// Whether each instruction of a counter has the row `was`, for where the stack pointer and the return address are.
+    fn is_counter<A: Entries>(&mut self, was: RowId, stands: &[Stand]) -> bool {
+        let mut moved = 0;
+        let fits = stands.iter().all(|stand| {
+            let mut expected = self.interner.lowered::<A>(was, stand.down);
+            if let (Some(id), Some(link)) = (expected, stand.call) {
+                expected = self.interner.at_call::<A>(id, link);
+            }
+            let (row, covers) = self.stubs.row(stand.at, stand.len);
+            moved += u64::from(stand.down != 0);
+            covers && expected == Some(row)
+        });
+        self.moved = moved;
+        fits && !stands.is_empty()
     }
 }

@@ -60,7 +60,7 @@ use crate::report::{
 };
 use crate::routines;
 use crate::{context, image, text};
-use frames::Framed;
+use frames::{Checked, Framed};
 
 const SYMBOL: u64 = elf::SYM_SIZE as u64;
 
@@ -156,6 +156,8 @@ struct Proof<'a, A> {
     proved: RefCell<FxHashSet<u64>>,
     /// What is in stubs instead of where it was.
     framed: RefCell<FxHashSet<Framed>>,
+    /// What was compared of their rows.
+    checked: Checked,
     /// Counters that do not keep flags, or registers that stubs may use, where these mean nothing.
     loses: RefCell<FxHashSet<u64>>,
     arch: std::marker::PhantomData<A>,
@@ -212,6 +214,7 @@ pub(crate) fn prove<A: Entries>(
         pointers: 0,
         proved: RefCell::default(),
         framed: RefCell::default(),
+        checked: Checked::default(),
         loses: RefCell::default(),
         arch: std::marker::PhantomData,
     };
@@ -275,7 +278,8 @@ pub(crate) fn prove<A: Entries>(
         pointers: proof.pointers,
         assumptions,
         changes: Vec::new(),
-        moved_stack_rows: 0,
+        moved_stack_rows: proof.checked.moved,
+        routine_rows: proof.checked.routines,
         asks_for_huge_pages: false,
         file_failure_count: proof.count,
         file_failures: proof.failures,

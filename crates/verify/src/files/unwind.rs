@@ -507,7 +507,7 @@ fn trim(bytes: &[u8]) -> &[u8] {
 
 /// How one register or the CFA is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Rule {
+pub(crate) enum Rule {
     Undefined,
     Offset(i64),
     ValOffset(i64),
@@ -522,11 +522,11 @@ enum Rule {
 /// (`DW_CFA_GNU_args_size`): that is read only when control goes to a landing pad, so it is compared there
 /// ([`Span::args_size`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Row {
-    cfa: Rule,
+pub(crate) struct Row {
+    pub cfa: Rule,
     /// Sorted by register. "Same value" is what a register without a rule has, so it is not listed.
-    registers: SmallVec<[(u16, Rule); 8]>,
-    ra_register: u64,
+    pub registers: SmallVec<[(u16, Rule); 8]>,
+    pub ra_register: u64,
     signal_frame: bool,
     marks: [bool; 2],
     personality: Pointer,
@@ -558,10 +558,19 @@ impl Row {
         Some(self)
     }
 
+    /// Whether a rule says where the return address is.
+    fn has_return_address(&self) -> bool {
+        let mut rules = self.registers.iter();
+        rules.any(|r| u64::from(r.0) == self.ra_register)
+    }
+
     /// See [`Interner::reads`].
     fn reads<A: Arch>(&self) -> u32 {
         let rules = self.registers.iter().map(|r| &r.1).chain([&self.cfa]);
-        let mut set = 0;
+        let mut set = match A::LINK.first() {
+            Some(link) if !self.has_return_address() => 1 << link,
+            _ => 0,
+        };
         for rule in rules {
             match rule {
                 Rule::Register(register) | Rule::RegisterOffset(register, _) => {
@@ -695,6 +704,29 @@ impl Interner {
         let new = row.lowered::<A>(down).map(|row| self.id(row));
         self.lowered.insert((id, down), new);
         new
+    }
+
+    /// The row that says the same at a call which overwrites the register with the return address, whose value is in the
+    /// register `link` meanwhile; `None` if a row would have to say so, and there is no such register.
+    pub(crate) fn at_call<A: Arch>(&mut self, id: RowId, link: Option<u8>) -> Option<RowId> {
+        if A::LINK.is_empty() || id == 0 {
+            return Some(id);
+        }
+        let mut row = self.row(id)?.clone();
+        if row.has_return_address() {
+            return Some(id);
+        }
+        let (register, link) = (u16::try_from(row.ra_register).ok()?, link?);
+        let other = (0..64u16).find(|other| A::of_unwind_register(*other) == 1 << link)?;
+        let at = row.registers.partition_point(|r| r.0 < register);
+        row.registers.insert(at, (register, Rule::Register(other)));
+        Some(self.id(row))
+    }
+
+    /// A row by its number.
+    pub(crate) fn row(&self, id: RowId) -> Option<&Row> {
+        let mut rows = self.rows.iter();
+        rows.find(|(_, number)| **number == id).map(|(row, _)| row)
     }
 
     /// Registers, by the machine's numbers, by which a row finds something.
@@ -895,6 +927,10 @@ impl RowMap {
             Some(s) => (s.row, addr.saturating_add(len) <= s.end),
             None => (0, true),
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
     }
 
     pub(crate) fn has_lsda(&self) -> bool {

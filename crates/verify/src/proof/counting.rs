@@ -6,11 +6,12 @@ use crate::arch::{Arch, Flow};
 use crate::context::{Context, Counts, Findings, FuncId};
 use crate::files::bytes::Reader;
 use crate::files::claim::Range;
+use crate::frames::Rows;
 use crate::machine::Footprint;
 use crate::proof::gaps;
 use crate::proof::image::Layout;
 use crate::report::{Check, Failure};
-use crate::routines;
+use crate::routines::{self, Routine};
 use crate::walk::Walked;
 use rustc_hash::FxHashMap;
 
@@ -50,6 +51,7 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
         all.join(&w.footprint);
     }
     counters_of_calls::<A>(cx, walked, found);
+    found.routine_rows += rows_of_routines::<A>(cx, &all, walked, found);
     let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));
     if let Some((start, end)) = all.written {
         for c in all
@@ -81,6 +83,68 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             format!("the program uses the segment of per-thread counters itself, at {at:#x}");
         found.file.push(Failure::new(Check::Counting, text));
     }
+}
+
+/// Unwinds from each instruction of recorders and routines, if either file has unwind entries; how many instructions
+/// those are.
+fn rows_of_routines<A: Arch>(
+    cx: &Context<'_>,
+    all: &Footprint,
+    walked: &[Walked],
+    found: &mut Findings,
+) -> u64 {
+    if cx.old_unwind.fdes.is_empty() && cx.new_unwind.fdes.is_empty() {
+        return 0;
+    }
+    let code = |at: u64| cx.unowned(OutputAddr::new(at));
+    let routine = Routine {
+        code: &code,
+        goes_on: &|_| false,
+    };
+    let destroys = |at: u64| all.routines.iter().find(|r| r.0 == at).map(|r| r.1);
+    let mut count = 0;
+    for (start, lost) in &all.routines {
+        let mut rows = Rows::new(&cx.new_unwind);
+        match routine.unwinds::<A>(*start, false, *lost, &|_| None, &mut rows) {
+            Ok(seen) => count += seen,
+            Err(why) => {
+                let text = format!("the routine at {start:#x} cannot be unwound from: {why}");
+                found.file.push(Failure::new(Check::Unwind, text));
+            }
+        }
+    }
+    let ids: Vec<FuncId> = (0..)
+        .zip(walked)
+        .filter(|(_, w)| !w.recorders.is_empty())
+        .map(|(id, _)| id)
+        .collect();
+    let of_functions = postlink_parallel::map(&ids, |id| {
+        let recorders = walked.get(*id as usize).map_or(&[][..], |w| &w.recorders);
+        let mut rows = Rows::new(&cx.new_unwind);
+        let routine = Routine {
+            code: &|at: u64| cx.unowned(OutputAddr::new(at)),
+            goes_on: &|_| false,
+        };
+        let mut count = 0;
+        for start in recorders {
+            let scratch = A::STUB_SCRATCH;
+            let seen = routine.unwinds::<A>(start.get(), false, scratch, &destroys, &mut rows);
+            count += seen.map_err(|why| (*start, why))?;
+        }
+        Ok(count)
+    });
+    for (id, seen) in ids.into_iter().zip(of_functions) {
+        match seen {
+            Ok(seen) => count += seen,
+            Err((start, why)) => {
+                let text = format!("a recorder cannot be unwound from: {why}");
+                let old = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
+                let failure = Failure::new(Check::Unwind, text).at(old, start);
+                found.functions.push((id, failure));
+            }
+        }
+    }
+    count
 }
 
 /// Where calls are counted, each function counts in one counter of its own: that counter's first call is noted, one is
@@ -245,6 +309,26 @@ pub(crate) fn check_hooks<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
                 "the start-up routine is not shown to leave registers, flags and stack as they were: {why}"
             );
             failures.push(Failure::new(Check::Dynamic, text).at(old, new));
+        } else if cx.new_unwind.find(new.get()).is_some() {
+            // Only one that has a routine with it which inserted code calls has rows.
+            let routine = Routine {
+                code: &|at: u64| cx.unowned(OutputAddr::new(at)),
+                goes_on: next.unwrap_or(&|_| false),
+            };
+            let free = if A::LINK.is_empty() {
+                0
+            } else {
+                A::STUB_SCRATCH
+            };
+            let (outermost, start) = (cx.input.entry == old.get(), new.get());
+            let mut rows = Rows::new(&cx.new_unwind);
+            match routine.unwinds::<A>(start, outermost, free, &|_| None, &mut rows) {
+                Ok(seen) => found.routine_rows += seen,
+                Err(why) => {
+                    let text = format!("the start-up routine cannot be unwound from: {why}");
+                    failures.push(Failure::new(Check::Unwind, text).at(old, new));
+                }
+            }
         }
     }
     found.file.append(&mut failures);

@@ -31,8 +31,9 @@
 //! Unwind rows: an instruction of an inserted stretch has the row of the old instruction, with what the stack pointer
 //! has moved added wherever the row reads that ([`lowered`](crate::files::unwind::Interner::lowered)); all other
 //! registers by which the row finds something hold what they did in front of the stretch. So a signal may come there,
-//! and who unwinds from its handler finds the same frames. Not so in routines that inserted code calls, and in
-//! recorders.
+//! and who unwinds from its handler finds the same frames. At a call that overwrites the register with the return
+//! address the row says in which register that is meanwhile. Routines that inserted code calls, and recorders, have
+//! rows of their own ([`crate::frames`]).
 
 use super::{OldState, State, Step, Walk, fail, pages};
 use crate::addr::{InputAddr, OutputAddr, Pair};
@@ -228,7 +229,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut moments = std::mem::take(&mut self.s.moments);
         moments.retain(|m| from.get() <= m.at && m.at < end.get());
         let (still, kept) = moments.iter().fold((true, true), |(still, kept), m| {
-            (still && m.depth == 0, kept && m.changed == 0)
+            let is_call = m.call.is_some() && !A::LINK.is_empty();
+            (still && m.depth == 0, kept && m.changed == 0 && !is_call)
         });
         let checked = if still && kept {
             self.check_rows(old, from, end - from)
@@ -252,7 +254,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let rows = |p: &InputAddr| (*p, self.s.old_rows.row(p.get(), 1).0);
         let rows: SmallVec<[_; 4]> = old.iter().map(rows).chain(outside).collect();
         for (p, before) in rows {
-            let expected = self.s.interner.lowered::<A>(before, down);
+            let mut expected = self.s.interner.lowered::<A>(before, down);
+            if let (Some(id), Some(link)) = (expected, moment.call) {
+                expected = self.s.interner.at_call::<A>(id, link);
+            }
             if covers && expected == Some(row) {
                 let reads = self.s.interner.reads::<A>(before);
                 if reads & moment.changed & !(1 << A::STACK) != 0 {
@@ -564,6 +569,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         self.out.footprint.join(&footprint);
         self.out.recorded += 1;
+        self.out.recorders.push(target);
         self.changing_stub_registers.push((p, q));
         Ok(())
     }

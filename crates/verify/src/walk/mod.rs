@@ -111,6 +111,8 @@ pub(crate) struct Walked {
     pub by_convention: bool,
     /// Indirect calls and jumps that are recorded.
     pub recorded: u64,
+    /// Where their recorders begin.
+    pub recorders: Vec<OutputAddr>,
     /// Instructions of inserted code that have moved the stack pointer, and whose unwind rows say so: how many.
     pub moved_stack_rows: u64,
     /// Indirect jumps that continue in old code, by old address.

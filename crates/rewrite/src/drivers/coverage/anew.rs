@@ -29,7 +29,7 @@ use postlink_isa::{Code, Flow, Isa, RegSet};
 use postlink_mip::{self as mip, Block, InferredBlock, MovedCaller, Profile};
 use rustc_hash::FxHashSet;
 
-use super::runtime::{counter_size, put_runtime, slow_size};
+use super::runtime::{append_slow, counter_size, put_runtime, slow_frames, slow_size};
 use super::{CoverageMode, CoverageOptions, call_counter, describe, seal};
 use crate::analyse::counters::{cheapest, estimate, kept_at_calls, lets_in, live_at, spare};
 use crate::analyse::coverage_blocks::{self, CoverageBlocks};
@@ -38,7 +38,9 @@ use crate::cfg::{BlockId, Cfg, OwnTable, Term};
 use crate::discover::{NonlocalExits, Program, Refs};
 use crate::drivers::rewriting::retain;
 use crate::error::Error;
-use crate::link::{self, LinkOptions, Placement, Ready, emit_in_place, hook, reusable_space};
+use crate::link::{
+    self, LinkOptions, Placement, Ready, RoutineAt, emit_in_place, hook, reusable_space,
+};
 use crate::phases;
 use crate::pin::Pin;
 use crate::report::inspect::tail_calls;
@@ -129,7 +131,17 @@ impl Anew {
         let order: Vec<u32> = (0..ready.len() as u32).collect();
         let mut placed = link::place::<I>(program, ready, [&order, &order], &link_options, writer);
         placed.plan_veneers::<I>(program, ready, writer);
-        placed.unwind(program, ready, writer)?;
+        let mut copies = placed.slow_copies.clone();
+        if copies.is_empty() {
+            copies.extend(append_slow::<I>(elf, options, profile, next, writer)?);
+        }
+        let frames = slow_frames::<I>(elf, options, profile, next)?;
+        let routines = copies.iter().map(|copy| RoutineAt {
+            start: copy.addr,
+            frames: frames.clone(),
+        });
+        let routines: Vec<RoutineAt> = routines.collect();
+        placed.unwind::<I>(program, ready, &routines, writer)?;
         if options.mode == CoverageMode::CallEdges {
             let calls = calls::<I>(program, &placed, ready, patches)?;
             put_calls(&calls, writer)?;
@@ -141,10 +153,9 @@ impl Anew {
             seal(profile, elf);
         }
         let entry = hook(elf)?;
-        let copies = &placed.slow_copies;
         let (start, probes, with_edges) =
-            put_runtime::<I>(elf, options, profile, next, &entry, copies, writer)?;
-        if !copies.is_empty() {
+            put_runtime::<I>(elf, options, profile, next, &entry, &copies, writer)?;
+        if !placed.slow_copies.is_empty() {
             placed.slow_with_edges = with_edges;
         }
         placed.fill::<I>(program, ready, [&order, &order], &probes, writer)?;

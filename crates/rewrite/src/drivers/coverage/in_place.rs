@@ -8,13 +8,13 @@ use postlink_isa::coverage::{CallPlace, Covers};
 use postlink_mip::Profile;
 use rustc_hash::FxHashSet;
 
-use super::runtime::put_runtime;
+use super::runtime::{append_slow, put_runtime, slow_frames};
 use super::{CoverageMode, CoverageOptions, call_counter};
 use crate::analyse::Target;
-use crate::discover::{NonlocalExits, Program};
-use crate::entries::{self, Described, Entered, Places, Plan, Put, Stubs};
+use crate::discover::{NonlocalExits, Program, finds_new_header};
+use crate::entries::{self, Described, Entered, OwnTable, Places, Plan, Put, Stubs};
 use crate::error::Error;
-use crate::link::{self, ProbeAddresses, hook};
+use crate::link::{self, ProbeAddresses, RoutineAt, hook};
 
 /// Calls something with what puts a counter at an entry, and whether it may be in front of one. `None` where
 /// more than entries count.
@@ -89,9 +89,16 @@ pub(super) fn link<I: Covers>(
 ) -> Result<(), Error> {
     let elf = program.elf;
     let sections = StubSections::append(plan, writer);
-    put_frames(program, plan, sections.stubs, writer)?;
+    let slow = append_slow::<I>(elf, options, profile, next, writer)?;
+    let frames = slow_frames::<I>(elf, options, profile, next)?;
+    let routines = slow.map(|slow| RoutineAt {
+        start: slow.addr,
+        frames,
+    });
+    put_frames::<I>(program, plan, sections.stubs, routines.as_ref(), writer)?;
     let entry = hook(elf)?;
-    let (start, probes, _) = put_runtime::<I>(elf, options, profile, next, &entry, &[], writer)?;
+    let copies = slow.as_slice();
+    let (start, probes, _) = put_runtime::<I>(elf, options, profile, next, &entry, copies, writer)?;
     sections.fill::<I>(program, plan, profile, &probes, writer)?;
     entry.install(start, writer)?;
     sections.edit_symbols(program, plan, writer);
@@ -206,27 +213,35 @@ impl StubSections {
     }
 }
 
-/// Extends the unwind tables by an entry that describes the stubs.
-fn put_frames(
+/// Extends the unwind tables by an entry that describes the stubs, and the routines that they call.
+fn put_frames<I: Covers>(
     program: &Program<'_>,
     plan: &Plan,
     stubs: Stubs,
+    routines: Option<&RoutineAt>,
     writer: &mut Writer<'_>,
 ) -> Result<(), Error> {
-    let Some((search, of)) = plan.frames().filter(|_| plan.size() > 0) else {
+    if plan.size() == 0 {
         return Ok(());
-    };
+    }
     let described = Described {
         places: stubs,
         len: plan.size(),
+        routines,
+    };
+    let Some((search, of)) = plan.frames() else {
+        if routines.is_some() && finds_new_header(program) {
+            return put_own_table::<I>(program, plan, described, writer);
+        }
+        return Ok(());
     };
     let section = writer.append_anywhere(NewSection {
         name: ".eh_frame.entries".into(),
         kind: NewKind::ReadOnly,
         align: 8,
-        size: search.size(program, described, of)?,
+        size: search.size::<I>(program, described, of)?,
     });
-    let (bytes, (at, word)) = search.extend(program, described, of, section.addr.get())?;
+    let (bytes, (at, word)) = search.extend::<I>(program, described, of, section.addr.get())?;
     let out = writer.contents(section.id);
     if out.len() != bytes.len() {
         return Err(Error::internal(format!(
@@ -237,5 +252,31 @@ fn put_frames(
     }
     out.copy_from_slice(&bytes);
     writer.patch(InputAddr::new(at), &word)?;
+    Ok(())
+}
+
+/// Adds a table for stubs and routines alone, where there is none that could be extended.
+fn put_own_table<I: Covers>(
+    program: &Program<'_>,
+    plan: &Plan,
+    described: Described<'_>,
+    writer: &mut Writer<'_>,
+) -> Result<(), Error> {
+    let table = OwnTable::of::<I>(program, described, plan.stubs_of())?;
+    let (size, searched) = table.sizes();
+    let mut append = |name: &str, size: u64, align: u64| {
+        writer.append_anywhere(NewSection {
+            name: name.into(),
+            kind: NewKind::ReadOnly,
+            align,
+            size,
+        })
+    };
+    let entries = append(".eh_frame.entries", size, 8);
+    let search = append(".eh_frame_hdr.entries", searched, 4);
+    let (entry_bytes, search_bytes) = table.write(entries.addr, search.addr)?;
+    writer.contents(entries.id).copy_from_slice(&entry_bytes);
+    writer.contents(search.id).copy_from_slice(&search_bytes);
+    writer.add_search_table(search.id);
     Ok(())
 }

@@ -50,7 +50,7 @@ use serde::Serialize;
 
 use super::rewriting::{Answer, Refusal, Rewriting};
 use crate::analyse::{FunctionCounters, Target, count_pins};
-use crate::discover::{NonlocalExits, Program, check_input, identity};
+use crate::discover::{NonlocalExits, Program, check_input, finds_new_header, identity};
 use crate::entries::Plan;
 use crate::error::Error;
 use crate::phases::Phases;
@@ -230,14 +230,20 @@ impl<'d, I: Covers> Covered<'d, I> {
     /// Gives everything its place.
     fn link(&mut self, profile: &mut Profile, next: u64) -> Result<Writer<'d>, Error> {
         let (program, in_place) = (&self.program, self.emission.is_in_place());
+        let adds = in_place && self.options.mode.calls() && finds_new_header(program);
         let bytes = Room::of::<I>(&self.options, next).bytes + runtime::BIAS;
         let write_options = WriteOptions {
             zero_fill: true,
             zero_size: Some((bytes, I::COUNTER_UNIT)),
-            no_search_table: in_place || program.refs.registration_follows(),
+            no_search_table: if in_place {
+                !adds
+            } else {
+                program.refs.registration_follows()
+            },
             map_hole: if in_place { START_UP } else { 0 },
             no_way: program.entry_proof.needs_headers,
             like_text: false,
+            adds_search_table: adds,
         };
         let mut writer = Writer::new(program.elf, write_options)?;
         match &mut self.emission {

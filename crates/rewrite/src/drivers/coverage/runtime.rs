@@ -4,13 +4,14 @@ use postlink_elf::OutputAddr;
 use postlink_elf::elf::Elf;
 use postlink_elf::write::{NewId, NewKind, NewSection, Placed, Writer};
 use postlink_isa::coverage::{self, Covers, MipRuntime, SlowConfig};
+use postlink_isa::frames::{FrameEntry, Frames};
 use postlink_isa::{Isa, RuntimeConfig};
 use postlink_mip::{self as mip, Kind, Profile, Types, Width};
 
 use super::{CoverageMode, CoverageOptions};
 use crate::discover::identity;
 use crate::error::Error;
-use crate::link::{Hook, ProbeAddresses};
+use crate::link::{CALLED, Hook, ProbeAddresses, frames_of};
 
 /// Bytes after the counters' pages, in which the load bias is.
 pub(super) const BIAS: u64 = 4096;
@@ -98,6 +99,38 @@ pub(super) fn slow_size<I: Covers>(
     Ok(if size == 0 { 0 } else { size + SLACK })
 }
 
+/// The rows of a copy of the slow path, which has the same instructions wherever it is.
+pub(super) fn slow_frames<I: Covers>(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+) -> Result<Frames, Error> {
+    let config = slow_config::<I>(elf, options, profile, next);
+    let (code, with_edges) = slow_paths::<I>(options.mode.calls(), config)?;
+    if code.is_empty() {
+        return Ok(Frames::default());
+    }
+    let with_edges = (config.entries > 0).then(|| FrameEntry {
+        at: with_edges as u32,
+        ..CALLED
+    });
+    let entries: Vec<FrameEntry> = [CALLED].into_iter().chain(with_edges).collect();
+    frames_of::<I>(&code, &entries)
+}
+
+/// Space for a copy of the slow path, if there is one.
+pub(super) fn append_slow<I: Covers>(
+    elf: &Elf<'_>,
+    options: &CoverageOptions,
+    profile: &Profile,
+    next: u64,
+    writer: &mut Writer<'_>,
+) -> Result<Option<Placed>, Error> {
+    let bytes = slow_size::<I>(elf, options, profile, next)?;
+    Ok((bytes > 0).then(|| append_code(".text.slow", bytes - SLACK, writer)))
+}
+
 /// The slow path's addresses, as far as they are known before anything has its place: near by, for code of the same
 /// size.
 fn slow_config<I: Isa>(
@@ -148,8 +181,8 @@ fn fill_code<I: Isa>(section: NewId, code: &[u8], writer: &mut Writer<'_>) -> Re
     Ok(())
 }
 
-/// Appends what counters need: the slow path of calls, unless it has places already, the start-up routine, and last
-/// the counters' pages. Gives the start-up routine's address, those that code refers to, and where each copy of the
+/// Appends what counters need: the start-up routine, and last the counters' pages; and fills the places of the slow
+/// path of calls. Gives the start-up routine's address, those that code refers to, and where each copy of the
 /// slow path notes callers as well.
 pub(super) fn put_runtime<I: Covers>(
     elf: &Elf<'_>,
@@ -185,11 +218,6 @@ pub(super) fn put_runtime<I: Covers>(
         // Orders of first calls are those of one run.
         fresh: calls,
     };
-    let mut slow: Vec<Placed> = copies.to_vec();
-    let slow_bytes = slow_size::<I>(elf, options, profile, next)?;
-    if slow.is_empty() && slow_bytes > 0 {
-        slow.push(append_code(".text.slow", slow_bytes - SLACK, writer));
-    }
     let size = I::mip_runtime(&config, mip_config)?.len() as u64;
     let runtime = append_code(".text.start", size, writer);
     let counters = writer.append_zero_fill_aligned(".postlink.counters", room.bytes + BIAS, unit);
@@ -198,8 +226,8 @@ pub(super) fn put_runtime<I: Covers>(
     config.bias_slot = (counters.addr + room.bytes).get();
     fill_code::<I>(runtime.id, &I::mip_runtime(&config, mip_config)?, writer)?;
     let mut slow_at = [OutputAddr::default(); 2];
-    let mut edges_at = Vec::with_capacity(slow.len());
-    for copy in slow {
+    let mut edges_at = Vec::with_capacity(copies.len());
+    for copy in copies {
         let (code, with_edges) = slow_paths::<I>(
             calls,
             SlowConfig {
