@@ -1,16 +1,15 @@
-//# about: unwinding from inside of counters that save a register: every instruction of functions with live flags and no dead register is interrupted, and frames are listed there
+//# about: unwinding from inside of counters that save a register, of recorders of indirect calls, and of routines that they call: every instruction of functions with live flags and no dead register, and of one that calls and jumps through pointers, is interrupted, and frames are listed there
 //# not aarch64: it steps by the trap flag
 //# kinds: gcc-pie gcc-nopie clang-pie gcc-static gcc-so
-//# without call-graph: its routine, which notes first calls, has no unwind rows, nor have stubs at entries where they push
-//# without call-edges: likewise
 //# flags: -fexceptions -fasynchronous-unwind-tables -fno-omit-frame-pointer
 //# build without: -fomit-frame-pointer
-//# moved: by_stack by_frame by_expression in_red_zone middle
+//# moved: by_stack by_frame by_expression in_red_zone by_pointer middle
 //# count by_stack: 4
 //# stdout: by_stack 80 right
 //# stdout: by_frame 80 right
 //# stdout: by_expression 80 right
 //# stdout: in_red_zone 5 right
+//# stdout: by_pointer 20 right
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -65,6 +64,18 @@ typedef long Function(long, long);
 __attribute__((visibility("hidden"))) Function by_stack, by_frame, by_expression, in_red_zone;
 __attribute__((visibility("hidden"))) void begin_steps(void), end_steps(void);
 
+// More targets than a recorder has entries for, and a jump in the place of a call.
+__attribute__((noinline, noipa)) static long add_1(long x) { return x + 1; }
+__attribute__((noinline, noipa)) static long add_2(long x) { return x + 2; }
+__attribute__((noinline, noipa)) static long add_3(long x) { return x + 3; }
+__attribute__((noinline, noipa)) static long add_4(long x) { return x + 4; }
+__attribute__((noinline, noipa)) static long add_5(long x) { return x + 5; }
+static long (*volatile targets[])(long) = {add_1, add_2, add_3, add_4, add_5};
+__attribute__((noinline, noipa)) static long by_pointer(long a, long b) {
+  for (int i = 0; i < 5; i++) a += targets[i](b);
+  return targets[b & 1](a);
+}
+
 struct frames {
   int count;
   unsigned long ip[64], cfa[64];
@@ -80,15 +91,15 @@ static _Unwind_Reason_Code note(struct _Unwind_Context *context, void *argument)
   return _URC_NO_REASON;
 }
 
-// Behind the handler's own frames are those of the function that is interrupted, perhaps its caller, and the frames
-// that were there before: all of them, with the same addresses.
+// Behind the handler's own frames are those of the function or routine that is interrupted, perhaps its callers, and the
+// frames that were there before: all of them, with the same addresses.
 static void step(int signal, siginfo_t *info, void *context) {
   seen.count = 0;
   _Unwind_Backtrace(note, &seen);
   steps++;
   int above = seen.count - expected.count;
   unsigned long size = expected.count * sizeof *expected.ip;
-  if (above < 3 || above > 5 || memcmp(seen.ip + above, expected.ip, size) ||
+  if (above < 3 || above > 8 || memcmp(seen.ip + above, expected.ip, size) ||
       memcmp(seen.cfa + above, expected.cfa, size))
     wrong++;
 }
@@ -103,6 +114,7 @@ __attribute__((noinline, noipa)) static long middle(int which, long a, long b) {
   case 1: { STEPPED(sum = by_frame(a, b)); break; }
   case 2: { STEPPED(sum = by_expression(a, b)); break; }
   case 3: { STEPPED(sum = in_red_zone(a, b)); break; }
+  case 4: { STEPPED(sum = by_pointer(a, b)); break; }
   }
   return sum;
 }
@@ -123,10 +135,10 @@ __attribute__((noinline, noipa)) static long outer(int which, long a, long b) {
 }
 
 int main(int argc, char **argv) {
-  static const char *names[] = {"by_stack", "by_frame", "by_expression", "in_red_zone"};
+  static const char *names[] = {"by_stack", "by_frame", "by_expression", "in_red_zone", "by_pointer"};
   struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
   sigaction(SIGTRAP, &action, 0);
-  for (int which = 0; which < 4; which++) {
+  for (int which = 0; which < 5; which++) {
     long sum = 0;
     steps = wrong = 0;
     for (int way = 0; way < 4; way++) sum += outer(which, way - 1, way & 1);

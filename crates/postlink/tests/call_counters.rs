@@ -229,14 +229,15 @@ fn check(command: &str, assembly: &str, kinds: &[Kind]) {
 fn calls_of_x86_64_are_counted_exactly_and_faults_in_their_counters_are_found() {
     for options in ["", "-no-pie "] {
         let command = format!("gcc -O2 {options}-o p p.c part.s");
-        check(&command, X86_64, Kind::CALLS);
+        check(&command, X86_64, &[Kind::CALLS, Kind::ROUTINES].concat());
     }
 }
 
 #[test]
 fn calls_of_aarch64_are_counted_exactly_and_faults_in_their_counters_are_found() {
     let both = |k: &&Kind| !Kind::CALLS_X86_64.contains(k);
-    let kinds: Vec<Kind> = Kind::CALLS.iter().filter(both).copied().collect();
+    let all = Kind::CALLS.iter().chain(Kind::ROUTINES);
+    let kinds: Vec<Kind> = all.filter(both).copied().collect();
     for options in ["", "-no-pie "] {
         let command = format!("aarch64-linux-gnu-gcc -O2 {options}-o p p.c part.s");
         check(&command, AARCH64, &kinds);
@@ -439,7 +440,8 @@ fn check_callers(command: &str, assembly: &str, kinds: &[Kind]) {
 fn callers_are_those_of_the_input_where_the_linker_kept_no_relocations() {
     for options in ["", "-no-pie "] {
         let command = format!("gcc -O2 {options}-o p p.c part.s");
-        check_callers(&command, X86_64, &[Kind::CALLS, Kind::CALLERS].concat());
+        let kinds = [Kind::CALLS, Kind::CALLERS, Kind::ROUTINES].concat();
+        check_callers(&command, X86_64, &kinds);
     }
 }
 
@@ -447,10 +449,41 @@ fn callers_are_those_of_the_input_where_the_linker_kept_no_relocations() {
 fn callers_of_aarch64_are_those_of_the_input_where_the_linker_kept_no_relocations() {
     let both = |k: &&Kind| !Kind::CALLS_X86_64.contains(k);
     let all = Kind::CALLS.iter().chain(Kind::CALLERS);
+    let all = all.chain(Kind::ROUTINES);
     let kinds: Vec<Kind> = all.filter(both).copied().collect();
     for options in ["", "-no-pie ", "-static ", "-static-pie "] {
         let command = format!("aarch64-linux-gnu-gcc -O2 {options}-o p p.c part.s");
         check_callers(&command, AARCH64, &kinds);
+    }
+}
+
+/// Where the linker kept relocations functions stay, and calls are counted in stubs.
+#[test]
+fn faults_in_rows_of_stubs_and_of_the_routine_that_they_call_are_found() {
+    let kinds = [
+        Kind::RoutineRowLost,
+        Kind::RoutineRowLate,
+        Kind::RoutineRowOff,
+    ];
+    let machines = [
+        ("gcc", X86_64, "call-graph"),
+        ("gcc", X86_64, "call-edges"),
+        ("aarch64-linux-gnu-gcc", AARCH64, "call-edges"),
+    ];
+    for (compiler, assembly, mode) in machines {
+        let command = format!("{compiler} -O2 -Wl,-q -o p p.c part.s");
+        if !have(compiler, &command) {
+            return;
+        }
+        let folder = Folder::built(&[("p.c", SOURCE), ("part.s", assembly)], &command);
+        folder.postlink(&["instrument", "p", "-o", "counting", "--mode", mode]);
+        let read = |name: &str| std::fs::read(folder.path(name)).expect("the folder is ours");
+        let (input, output) = (read("p"), read("counting"));
+        let report = postlink_verify::verify(&input, &output, &Default::default());
+        let report = report.expect("they can be compared");
+        assert!(report.is_proved() && report.routine_rows > 10, "{command}");
+        let applied = faults::spoil(&input, &output, &kinds);
+        assert_eq!(applied.len(), kinds.len(), "{command}: {applied:?}");
     }
 }
 
@@ -459,6 +492,7 @@ fn callers_of_aarch64_are_those_of_the_input_where_the_linker_kept_no_relocation
 fn callers_are_right_where_return_addresses_are_signed() {
     let both = |k: &&Kind| !Kind::CALLS_X86_64.contains(k);
     let all = Kind::CALLS.iter().chain(Kind::CALLERS);
+    let all = all.chain(Kind::ROUTINES);
     let kinds: Vec<Kind> = all
         .chain(Kind::CALLERS_SIGNED)
         .filter(both)

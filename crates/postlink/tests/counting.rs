@@ -169,7 +169,7 @@ fn spoil(compiler: &str, flags: &[&str], arm: bool) -> Option<BTreeMap<Kind, u64
         );
         let output = read(&file(how));
         let faults = Faults::new(&input, &output).unwrap_or_else(|what| panic!("{how}: {what}"));
-        for &kind in Kind::COUNTING {
+        for &kind in Kind::COUNTING.iter().chain(Kind::ROUTINES) {
             for seed in 0..TRIES {
                 let Some(mutant) = faults.inject(kind, seed) else {
                     break;
@@ -192,10 +192,11 @@ fn faults_in_counting_code_of_x86_64_are_found() {
         return;
     };
     let asked = |k: &&Kind| !Kind::COUNTING_AARCH64.contains(k);
-    let never = Kind::COUNTING.iter().filter(asked);
+    let all = Kind::COUNTING.iter().chain(Kind::ROUTINES);
+    let never = all.filter(asked);
     let never: Vec<_> = never.filter(|k| !applied.contains_key(k)).collect();
     assert!(never.is_empty(), "never applied: {never:?}");
-    assert_eq!(applied.len(), 18);
+    assert_eq!(applied.len(), 23);
 }
 
 #[test]
@@ -205,10 +206,11 @@ fn faults_in_counting_code_of_aarch64_are_found() {
         return;
     };
     let asked = |k: &&Kind| !Kind::COUNTING_X86_64.contains(k);
-    let never = Kind::COUNTING.iter().filter(asked);
+    let all = Kind::COUNTING.iter().chain(Kind::ROUTINES);
+    let never = all.filter(asked);
     let never: Vec<_> = never.filter(|k| !applied.contains_key(k)).collect();
     assert!(never.is_empty(), "never applied: {never:?}");
-    assert_eq!(applied.len(), 17);
+    assert_eq!(applied.len(), 22);
 }
 
 /// A pointer of the program's own whose first value is the address of an imported function may hold any other later. It

@@ -6,7 +6,6 @@
 //! | `kinds: NAME…` | the link kinds it is built for; default: all of its language |
 //! | `also: NAME…` | kinds of AArch64 that it is built for beside the two of its turn |
 //! | `not KIND: REASON` | left out of this kind, and listed as skipped with the reason; `KIND` may be `gcc`, `clang`, `aarch64` or a link |
-//! | `without MODE: REASON` | not instrumented in this mode |
 //! | `flags: …` | for the compiler |
 //! | `link: …` | for the linker's command line, after the objects |
 //! | `build NAME: FLAGS` | one more build with these flags added, in the position-independent kinds; of AArch64 only for cases that name its kinds |
@@ -62,8 +61,6 @@ pub struct Case {
     pub also: Vec<String>,
     /// (kind, compiler or link; reason)
     pub not: Vec<(String, String)>,
-    /// Modes of counting that are left out.
-    pub without: Vec<String>,
     pub flags: Vec<String>,
     pub link: Vec<String>,
     pub builds: Vec<Build>,
@@ -110,7 +107,6 @@ impl Case {
             kinds: None,
             also: vec![],
             not: vec![],
-            without: vec![],
             flags: vec![],
             link: vec![],
             builds: vec![],
@@ -159,9 +155,6 @@ impl Case {
                 ("also", "") => case.also = words(),
                 ("not", kind) if !kind.is_empty() => {
                     case.not.push((kind.to_owned(), value.to_owned()))
-                }
-                ("without", mode) if !mode.is_empty() && !value.is_empty() => {
-                    case.without.push(mode.to_owned());
                 }
                 ("flags", "") => case.flags = words(),
                 ("link", "") => case.link = words(),

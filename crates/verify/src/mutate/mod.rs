@@ -246,6 +246,16 @@ kinds! {
     StackRowLate,
     /// Such a row says eight bytes more or less, or sixteen.
     StackRowOff,
+    /// A row of a recorder, or of a routine that inserted code calls, is not there.
+    RoutineRowLost,
+    /// Such a row begins an instruction, or a byte, late.
+    RoutineRowLate,
+    /// Such a row says that the frame, or a register, is eight bytes from there, or sixteen.
+    RoutineRowOff,
+    /// The search table has no entry for a recorder or a routine.
+    RoutineFdeMissing,
+    /// The unwind entry of recorders or a routine ends in front of the last instruction's end.
+    RoutineFdeShort,
     /// A counter of calls adds nothing.
     CallNotCounted,
     /// A function's counter of calls is jumped over.
@@ -727,6 +737,15 @@ impl Kind {
         Kind::StackRowOff,
     ];
 
+    /// Kinds that only programs have whose inserted code calls routines, or that record indirect calls.
+    pub const ROUTINES: &'static [Kind] = &[
+        Kind::RoutineRowLost,
+        Kind::RoutineRowLate,
+        Kind::RoutineRowOff,
+        Kind::RoutineFdeMissing,
+        Kind::RoutineFdeShort,
+    ];
+
     /// Kinds that only programs have that count calls in functions which are re-emitted.
     pub const CALLS: &'static [Kind] = &[
         Kind::CallNotCounted,
@@ -985,6 +1004,8 @@ impl<'a> Faults<'a> {
             | OwnerRegisterLive
             | OwnerFlagsLost => self.counting_edits(kind),
             StackRowLost | StackRowLate | StackRowOff => self.stack_row_edits(kind),
+            RoutineRowLost | RoutineRowLate | RoutineRowOff | RoutineFdeMissing
+            | RoutineFdeShort => self.routine_edits(kind),
             RowBeginsLate | WrongCfaOffset | WrongRegisterRule | WrongArgsSize | FdeTooShort
             | FdeTooLong | WrongLsda | SearchTableUnsorted | SearchEntryWrong
             | SearchEntryMissing | WrongLandingPad | LandingPadDropped | CallSiteTooShort

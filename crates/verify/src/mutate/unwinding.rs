@@ -164,6 +164,93 @@ impl Faults<'_> {
         edits
     }
 
+    /// Rows and entries of recorders, and of routines that inserted code calls.
+    pub(super) fn routine_edits(&self, kind: Kind) -> Vec<Edit> {
+        let Ok(table) = Table::read(&self.output) else {
+            return Vec::new();
+        };
+        let is_theirs = |name: &[u8]| {
+            [&b".text.slow"[..], b".text.record"]
+                .iter()
+                .any(|of| name.starts_with(of))
+        };
+        let sections = self.output.sections.iter().filter(|s| is_theirs(s.name));
+        let places: Vec<(u64, u64)> = sections.map(|s| (s.addr, s.end())).collect();
+        let within = |at: u64| places.iter().any(|p| p.0 <= at && at < p.1);
+        let mut edits = Vec::new();
+        for (i, fde) in table.fdes.iter().enumerate() {
+            match kind {
+                Kind::RoutineFdeMissing if within(fde.start) => {
+                    edits.extend(self.without_entry(&table, i));
+                }
+                Kind::RoutineFdeShort if within(fde.start) => {
+                    edits.extend(self.shortened(&table, fde));
+                }
+                Kind::RoutineFdeMissing | Kind::RoutineFdeShort => {}
+                _ => {
+                    let list = program(&table, fde);
+                    for (i, cfi) in list.iter().enumerate() {
+                        // What is at the very beginning of a routine after another one repeats what is known.
+                        if within(cfi.location) || self.is_in_counter_of_stub(cfi.location) {
+                            let rest = list.get(i..).unwrap_or(&[]);
+                            edits.extend(self.routine_row(kind, &table, rest));
+                        }
+                    }
+                }
+            }
+        }
+        edits
+    }
+
+    /// Whether the counter in a stub has just saved what it calls its routine with.
+    fn is_in_counter_of_stub(&self, at: u64) -> bool {
+        let mut sections = self.output.sections.iter();
+        let is_stub = sections
+            .any(|s| s.name.starts_with(b".text.entries") && s.addr + 4 <= at && at < s.end());
+        let around = at.checked_sub(4).and_then(|from| self.offset(from));
+        let bytes = around.map_or(&[][..], |from| self.file(from, 7));
+        is_stub
+            && match (self.arm, bytes) {
+                // stp x16,x17,[sp,#-16]!
+                (true, bytes) => bytes.starts_with(&0xa9bf_47f0u32.to_le_bytes()),
+                // push r11; lea r11,[c]
+                (false, bytes) => bytes.get(2..7) == Some(&[0x41, 0x53, 0x4c, 0x8d, 0x1d]),
+            }
+    }
+
+    /// What spoils the row of the first of some call frame instructions of a routine.
+    fn routine_row(&self, kind: Kind, table: &Table<'_>, list: &[Cfi]) -> Option<Edit> {
+        match kind {
+            Kind::RoutineRowLost => self.stack_row(Kind::StackRowLost, table, list),
+            Kind::RoutineRowLate => self.stack_row(Kind::StackRowLate, table, list),
+            _ => self.stack_row(Kind::StackRowOff, table, list),
+        }
+    }
+
+    /// The search table without its n-th entry.
+    fn without_entry(&self, table: &Table<'_>, n: usize) -> Option<Edit> {
+        let hdr = self.output.segment(PT_GNU_EH_FRAME)?;
+        let at = self.offset(hdr.addr)?;
+        let count = u32_in(self.file(at + 8, 4), 0)? as usize;
+        let (entry, end) = (at + 12 + 8 * n, at + 12 + 8 * count);
+        let mut rest = self.file(entry + 8, end.checked_sub(entry + 8)?).to_vec();
+        rest.extend([0; 8]);
+        let fewer = u32::try_from(count.checked_sub(1)?).ok()?;
+        let what = format!("the FDE of {:#x}", table.fdes.get(n)?.start);
+        let changes = vec![(at + 8, fewer.to_le_bytes().to_vec()), (entry, rest)];
+        Some(Edit { what, changes })
+    }
+
+    /// An unwind entry that is shorter by an instruction, or a byte.
+    fn shortened(&self, table: &Table<'_>, fde: &Fde) -> Option<Edit> {
+        let size = pointer::size(table.cie_of(fde)?.fde_encoding)? as usize;
+        let at = self.offset(table.addr + u64::from(fde.offset))? + 8 + size;
+        let len = u32_in(self.file(at, 4), 0)?;
+        let less = len.checked_sub(if self.arm { 4 } else { 1 })?;
+        let what = format!("the FDE of {:#x}..{:#x}", fde.start, fde.end);
+        Some(Edit::new(what, at, &less.to_le_bytes()))
+    }
+
     /// From behind the instruction that moves the stack pointer to behind the one that moves it back.
     fn places_of_saves(&self) -> Vec<(u64, u64)> {
         let end = |s: &Site| s.addr + u64::from(s.insn.len);
