@@ -228,6 +228,7 @@ pub struct Writer<'d> {
     dynamic: Vec<(usize, u64)>,
     unwind: Option<(NewId, Option<NewId>)>,
     search_table: Option<NewId>,
+    has_search_table: bool,
     static_edits: Vec<(u32, SymbolEdit)>,
     dynamic_edits: Vec<(u32, SymbolEdit)>,
     added: Vec<NewSymbol>,
@@ -368,11 +369,21 @@ impl<'d> Writer<'d> {
         let end = joined.map_or(end, |(at, size)| (at + size).get());
         // Static programs have unwind entries that their start-up code registers, and no search table; new
         // entries need one.
+        let has_none = !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
         let search = !options.no_search_table
-            && (options.adds_search_table || elf.section(".eh_frame").is_some())
-            && !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
+            && !options.adds_search_table
+            && elf.section(".eh_frame").is_some()
+            && has_none;
         let mut extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
         let mut room = room::find(elf, extra, loaded_end, page, options.no_way);
+        let mut has_search_table = false;
+        if options.adds_search_table && has_none {
+            // Not if anything had to make way for it that would not otherwise.
+            let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
+            if matches!(with, Room::Gap) || with == room {
+                (room, extra, has_search_table) = (with, extra + 1, true);
+            }
+        }
         let mut holes: Vec<Hole> = hole::longer(elf, page).into_iter().collect();
         let mut end = end.checked_next_multiple_of(page);
         if options.map_hole > 0
@@ -426,6 +437,7 @@ impl<'d> Writer<'d> {
             dynamic: Vec::new(),
             unwind: None,
             search_table: None,
+            has_search_table,
             static_edits: Vec::new(),
             dynamic_edits: Vec::new(),
             added: Vec::new(),
@@ -716,10 +728,16 @@ impl<'d> Writer<'d> {
         self.unwind = Some((eh_frame, eh_frame_hdr));
     }
 
-    /// A program header (PT_GNU_EH_FRAME) for a search table that says something of what is appended, in a file that has
-    /// none: announced by [`WriteOptions::adds_search_table`]. What the file has otherwise stays.
+    /// Whether there is space for the program header of [`Writer::add_search_table`], without which nothing had to make
+    /// way for other headers.
+    pub fn has_search_table(&self) -> bool {
+        self.has_search_table
+    }
+
+    /// A program header (PT_GNU_EH_FRAME) for a search table that says something of what is appended, in a file that
+    /// has none: announced by [`WriteOptions::adds_search_table`]. What the file has otherwise stays.
     pub fn add_search_table(&mut self, eh_frame_hdr: NewId) {
-        if !self.options.adds_search_table {
+        if !self.has_search_table {
             let text = "a search table is possible if it was announced at the start".to_string();
             self.fail(ErrorKind::Unsupported, text);
         }

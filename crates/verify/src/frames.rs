@@ -1,10 +1,10 @@
 //! Unwinding out of code that belongs to no function: recorders, and the routines that inserted code calls.
 //!
-//! A signal may come at each of their instructions, and its handler may unwind the stack. So from each of them, on every
-//! path ([`Routine`]), one frame after the other is left by the row that the output has there, as an unwinder does it,
-//! with the values that registers and the stack hold ([`Value`]). In the end the stack pointer must be that of the
-//! caller, the return address the caller's, and each register must hold what it held at the beginning, but for those
-//! that the routine may destroy: then the caller's own row finds what it would have found without the routine.
+//! A signal may come at each of their instructions, and its handler may unwind the stack. So from each of them, on
+//! every path ([`Routine`]), one frame after the other is left by the row that the output has there, as an unwinder
+//! does it, with the values that registers and the stack hold ([`Value`]). In the end the stack pointer must be that of
+//! the caller, the return address the caller's, and each register must hold what it held at the beginning, but for
+//! those that the routine may destroy: then the caller's own row finds what it would have found without the routine.
 //!
 //! In a subroutine the return address is the place after its call, and the next row is that of the call. A routine that
 //! is shown to keep what it must is not followed again from each of its callers: what holds at the call is unwound with
@@ -194,8 +194,8 @@ fn unwind<A: Arch>(
 }
 
 impl Routine<'_, '_> {
-    /// Unwinds from each instruction that the routine at `start` comes to; how many there are. `lost`: registers that it
-    /// may destroy. `known`: of a routine that is not followed, those that it may.
+    /// Unwinds from each instruction that the routine at `start` comes to; how many there are. `lost`: registers that
+    /// it may destroy. `known`: of a routine that is not followed, those that it may.
     pub(crate) fn unwinds<A: Arch>(
         &self,
         start: u64,

@@ -499,8 +499,8 @@ impl Routine<'_, '_> {
         Ok(exits)
     }
 
-    /// Runs straight code from `at` to where control goes somewhere else. `visit` is called in front of each instruction,
-    /// with its address and length.
+    /// Runs straight code from `at` to where control goes somewhere else. `visit` is called in front of each
+    /// instruction, with its address and length.
     pub(crate) fn run<A: Arch>(
         &self,
         mut at: u64,

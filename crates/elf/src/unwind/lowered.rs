@@ -219,13 +219,13 @@ mod tests {
             register: 31,
             offset: 0,
         };
-        let in_other = |rules: &[(u16, RegRule<'static>)]| {
+        let is = |rules: &[(u16, RegRule<'static>)], expected| {
             let new = Lowered::from(row(cfa, rules)).with_link(30, 17);
-            new.row().rule(30)
+            new.row().rule(30) == Some(expected)
         };
-        assert_eq!(in_other(&[]), Some(RegRule::Register(17)));
+        assert!(is(&[], RegRule::Register(17)));
         let saved = RegRule::Offset(-8);
-        assert_eq!(in_other(&[(30, saved)]), Some(saved));
+        assert!(is(&[(30, saved)], saved));
     }
 
     #[test]

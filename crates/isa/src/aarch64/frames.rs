@@ -49,17 +49,18 @@ fn access(load: bool, registers: &[u8], base: u8, disp: i64, moves: Moves) -> St
         ops.push(by);
     }
     for (register, disp) in registers.iter().copied().zip((first..).step_by(8)) {
-        ops.push(match load {
-            true => StackOp::Load {
+        ops.push(if load {
+            StackOp::Load {
                 register,
                 base,
                 disp,
-            },
-            false => StackOp::Store {
+            }
+        } else {
+            StackOp::Store {
                 register,
                 base,
                 disp,
-            },
+            }
         });
     }
     if moves == Moves::After {

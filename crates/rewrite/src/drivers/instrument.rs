@@ -25,7 +25,9 @@ use crate::analyse::{
     Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, biased, count_pins,
     per_thread, prepare, stub_registers,
 };
-use crate::discover::{NonlocalExits, Program, check_input, check_program, is_program, libc};
+use crate::discover::{
+    NonlocalExits, Program, check_input, check_program, finds_new_header, is_program, libc,
+};
 use crate::error::Error;
 use crate::link::{
     self, CALLED, Hook, LinkOptions, Placement, ProbeAddresses, Ready, RoutineAt, emit_in_place,
@@ -435,7 +437,7 @@ fn link_all<'d, I: Isa>(
         map_hole: 0,
         no_way: program.entry_proof.needs_headers,
         like_text: false,
-        adds_search_table: false,
+        adds_search_table: program.eh.fdes.is_empty() && finds_new_header(program),
     };
     let mut writer = Writer::new(elf, write_options)?;
     let mut slow: Code<Target> = Code::default();

@@ -17,8 +17,9 @@
 //! that registered entries say nothing of goes on to look there.
 //!
 //! Rows of stubs: at a stub's first instruction that of a function's entry, at its counter that row for where the stack
-//! pointer is; at an instruction that was overwritten those that it had. Nothing to unwind to if it had none, or one with another return
-//! address register or another kind of signature than the last entry, as some functions in assembly have.
+//! pointer is; at an instruction that was overwritten those that it had. Nothing to unwind to if it had none, or one
+//! with another return address register or another kind of signature than the last entry, as some functions in assembly
+//! have.
 
 use postlink_elf::OutputAddr;
 use postlink_elf::raw::PF_X;

@@ -59,7 +59,7 @@ fn linked<I: Isa>(elf: &Elf<'_>) -> Result<String, String> {
     let mut placed = link::place::<I>(&program, &ready, [&order, &order], &options, &mut writer);
     placed.plan_veneers::<I>(&program, &ready, &mut writer);
     let mut rest = || {
-        placed.unwind(&program, &ready, &mut writer)?;
+        placed.unwind::<I>(&program, &ready, &[], &mut writer)?;
         let none = ProbeAddresses::default();
         placed.fill::<I>(&program, &ready, [&order, &order], &none, &mut writer)?;
         placed.references::<I>(&program, &ready, &patches, true, &mut writer)?;

@@ -3,8 +3,8 @@
 //!
 //! They are entered by a call, or by a jump where a call would have gone. What holds there is the initial row of nearly
 //! every common entry (CIE) of a program; where there is none that says just that, one of our own is added
-//! ([`Counters::CIE`]). The rows are found in the code ([`frames`]), and the checker finds them again, by unwinding from
-//! each instruction.
+//! ([`Counters::CIE`]). The rows are found in the code ([`frames`]), and the checker finds them again, by unwinding
+//! from each instruction.
 
 use postlink_elf::OutputAddr;
 use postlink_elf::unwind::eh_frame::{Cie, EhFrame, NewFde};

@@ -40,7 +40,7 @@ impl Placement {
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
         if program.eh.fdes.is_empty() {
-            return Ok(());
+            return self.unwind_routines::<I>(program, ready, routines, writer);
         }
         let parts: Vec<Part<'_>> = (0..ready.len())
             .flat_map(|i| {
@@ -83,6 +83,61 @@ impl Placement {
         });
         let old = with_own.as_ref().unwrap_or(&program.eh);
         self.merged_frames(program, old, &new, moving, writer)
+    }
+
+    /// Writes unwind tables for recorders and routines alone, where the program has no entries.
+    fn unwind_routines<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        ready: &[Ready],
+        routines: &[RoutineAt],
+        writer: &mut Writer<'_>,
+    ) -> Result<(), Error> {
+        let mut eh = eh_frame::EhFrame {
+            bases: program.eh.bases,
+            ..eh_frame::EhFrame::default()
+        };
+        let cie = RoutineCie::of::<I>(&eh)?;
+        eh.cies.push(cie.cie().clone());
+        let (mut new, empty) = self.recorder_entries::<I>(ready, &cie)?;
+        for routine in routines {
+            let len = u64::from(routine.frames.end);
+            new.push(cie.entry::<I>(routine.start, len, &routine.frames)?);
+        }
+        let moving = new.len();
+        new.extend(empty);
+        if new.is_empty() || !writer.has_search_table() {
+            return Ok(());
+        }
+        let (size, searched) = eh_frame::merged_sizes(&eh, &new);
+        let mut append = |name: &str, size: u64, align: u64| {
+            writer.append_anywhere(NewSection {
+                name: name.into(),
+                kind: NewKind::ReadOnly,
+                align,
+                size,
+            })
+        };
+        let search = append(".eh_frame_hdr.entries", searched, 4);
+        let entries = append(".eh_frame.entries", size, 8);
+        // For the others there is space.
+        let new = new.get(..moving).unwrap_or(&new);
+        let (len, table_len) = eh_frame::merged_sizes(&eh, new);
+        let (mut bytes, mut table) = (vec![0; len as usize], vec![0; table_len as usize]);
+        eh_frame::write_merged(
+            &eh,
+            new,
+            entries.addr.get(),
+            &mut bytes,
+            search.addr.get(),
+            &mut table,
+        )?;
+        bytes.resize(size as usize, 0);
+        table.resize(searched as usize, 0);
+        writer.contents(entries.id).copy_from_slice(&bytes);
+        writer.contents(search.id).copy_from_slice(&table);
+        writer.add_search_table(search.id);
+        Ok(())
     }
 
     /// Writes exception tables, and gives their addresses by part.

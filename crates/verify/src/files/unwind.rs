@@ -706,8 +706,8 @@ impl Interner {
         new
     }
 
-    /// The row that says the same at a call which overwrites the register with the return address, whose value is in the
-    /// register `link` meanwhile; `None` if a row would have to say so, and there is no such register.
+    /// The row that says the same at a call which overwrites the register with the return address, whose value is in
+    /// the register `link` meanwhile; `None` if a row would have to say so, and there is no such register.
     pub(crate) fn at_call<A: Arch>(&mut self, id: RowId, link: Option<u8>) -> Option<RowId> {
         if A::LINK.is_empty() || id == 0 {
             return Some(id);

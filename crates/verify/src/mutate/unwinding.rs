@@ -166,7 +166,9 @@ impl Faults<'_> {
 
     /// Rows and entries of recorders, and of routines that inserted code calls.
     pub(super) fn routine_edits(&self, kind: Kind) -> Vec<Edit> {
-        let Ok(table) = Table::read(&self.output) else {
+        // The entry of stubs alone may be in another segment than all others.
+        let table = Table::read(&self.output).ok();
+        let Some(table) = table.or_else(|| self.last_entry()) else {
             return Vec::new();
         };
         let is_theirs = |name: &[u8]| {
@@ -200,6 +202,19 @@ impl Faults<'_> {
             }
         }
         edits
+    }
+
+    /// What the last entry of the search table leads to.
+    fn last_entry(&self) -> Option<Table<'_>> {
+        let search = self.output.segment(PT_GNU_EH_FRAME)?;
+        let count = u64::from(self.output.u32_at(search.addr + 8)?);
+        let distance = self.output.u32_at(search.addr + 8 + 8 * count)? as i32;
+        let addr = search.addr.wrapping_add_signed(distance.into());
+        let (table, fde) = Table::read_entry(&self.output, addr)?;
+        Some(Table {
+            fdes: vec![fde],
+            ..table
+        })
     }
 
     /// Whether the counter in a stub has just saved what it calls its routine with.

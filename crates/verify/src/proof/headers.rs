@@ -45,7 +45,7 @@ pub(crate) fn check(cx: &Context<'_>, found: &mut Findings) {
 }
 
 /// Whether the number of the header's type is in code.
-pub(crate) fn asks(input: &Elf<'_>) -> bool {
+fn asks(input: &Elf<'_>) -> bool {
     let number = PT_GNU_EH_FRAME.to_le_bytes();
     let code = |s: &&crate::files::elf::Section<'_>| s.is_alloc() && s.flags & SHF_EXECINSTR != 0;
     let mut sections = input.sections.iter().filter(code);

@@ -11,7 +11,7 @@ use rustc_hash::FxHashSet;
 use super::runtime::{append_slow, put_runtime, slow_frames};
 use super::{CoverageMode, CoverageOptions, call_counter};
 use crate::analyse::Target;
-use crate::discover::{NonlocalExits, Program, finds_new_header};
+use crate::discover::{NonlocalExits, Program};
 use crate::entries::{self, Described, Entered, OwnTable, Places, Plan, Put, Stubs};
 use crate::error::Error;
 use crate::link::{self, ProbeAddresses, RoutineAt, hook};
@@ -230,7 +230,7 @@ fn put_frames<I: Covers>(
         routines,
     };
     let Some((search, of)) = plan.frames() else {
-        if routines.is_some() && finds_new_header(program) {
+        if routines.is_some() && writer.has_search_table() {
             return put_own_table::<I>(program, plan, described, writer);
         }
         return Ok(());

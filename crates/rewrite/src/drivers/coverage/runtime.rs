@@ -111,7 +111,7 @@ pub(super) fn slow_frames<I: Covers>(
     if code.is_empty() {
         return Ok(Frames::default());
     }
-    let with_edges = (config.entries > 0).then(|| FrameEntry {
+    let with_edges = (config.entries > 0).then_some(FrameEntry {
         at: with_edges as u32,
         ..CALLED
     });
