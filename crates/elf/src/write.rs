@@ -378,9 +378,10 @@ impl<'d> Writer<'d> {
         let mut room = room::find(elf, extra, loaded_end, page, options.no_way);
         let mut has_search_table = false;
         if options.adds_search_table && has_none {
-            // Not if anything had to make way for it that would not otherwise.
+            // Not if dynamic tables had to make way for it that would not otherwise.
             let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
-            if matches!(with, Room::Gap) || with == room {
+            let is_bare = elf.dynamic.is_empty();
+            if matches!(with, Room::Gap) || with == room || is_bare {
                 (room, extra, has_search_table) = (with, extra + 1, true);
             }
         }
