@@ -193,7 +193,8 @@ impl Faults<'_> {
                     let list = program(&table, fde);
                     for (i, cfi) in list.iter().enumerate() {
                         // What is at the very beginning of a routine after another one repeats what is known.
-                        if within(cfi.location) || self.is_in_counter_of_stub(cfi.location) {
+                        let theirs = within(cfi.location) && !self.is_behind_code(cfi.location);
+                        if theirs || self.is_in_counter_of_stub(cfi.location) {
                             let rest = list.get(i..).unwrap_or(&[]);
                             edits.extend(self.routine_row(kind, &table, rest));
                         }
@@ -202,6 +203,13 @@ impl Faults<'_> {
             }
         }
         edits
+    }
+
+    /// Whether what fills the rest of a section with code begins there.
+    fn is_behind_code(&self, at: u64) -> bool {
+        let filling: &[u8] = if self.arm { &[0; 4] } else { &[0xcc] };
+        let offset = self.offset(at);
+        offset.is_none_or(|offset| self.file(offset, filling.len()) == filling)
     }
 
     /// What the last entry of the search table leads to.
