@@ -8,7 +8,7 @@
 //!
 //! | of | the row says |
 //! |---|---|
-//! | the frame (CFA) | stack pointer + distance; another register that holds such an address where the stack pointer was aligned |
+//! | the frame (CFA) | stack pointer + distance; where that was aligned, another register + distance |
 //! | a register whose value at the entry is stored on the stack | where |
 //! | one whose value is in another register alone | in which |
 //! | any other | nothing: it holds what it did, or that is lost |

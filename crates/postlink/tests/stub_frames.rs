@@ -170,6 +170,133 @@ fn a_stub_is_refused_for_its_landing_pad_alone() {
     assert!(!verified(&wrong), "{}", wrong.what);
 }
 
+/// Throws out of a signal handler at each instruction of a function and of its counter, and catches that in the caller.
+/// The last function has an exception table.
+const THROWS: &str = r#"
+#include <csignal>
+#include <cstdio>
+#include <ucontext.h>
+extern "C" int stepped(int);
+__asm__(".text\n.globl stepped\n.type stepped,@function\nstepped:\n.cfi_startproc\n nop\n nop\n lea (%rdi,%rdi,2),%eax\n ret\n.cfi_endproc\n.size stepped,.-stepped\n");
+static volatile unsigned long top;
+static volatile int at, now, inside;
+static void step(int, siginfo_t *, void *context) {
+  greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+  if ((unsigned long)registers[REG_RSP] >= top) {
+    if (inside) registers[REG_EFL] &= ~0x100;
+    return;
+  }
+  inside = 1;
+  if (now++ == at) throw 7;
+}
+__attribute__((noinline, noipa)) static bool throws_at(int k) {
+  at = k, now = 0, inside = 0;
+  try {
+    unsigned long sp;
+    __asm__ volatile("mov %%rsp,%0" : "=r"(sp));
+    top = sp;
+    __asm__ volatile("pushfq; orq $0x100,(%%rsp); popfq" ::: "memory", "cc");
+    stepped(k);
+  } catch (int) {
+    return true;
+  }
+  return false;
+}
+int main() {
+  struct sigaction action = {};
+  action.sa_sigaction = step;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGTRAP, &action, nullptr);
+  int k = 0;
+  while (throws_at(k)) k++;
+  std::printf("%s\n", k > 3 ? "all are caught" : "none");
+}
+int fails(int k) { if (k) throw k; return 1; }
+int (*volatile last_fails)(int) = fails;
+int last(int k) { try { return last_fails(k); } catch (int n) { return n + k; } }
+"#;
+
+#[test]
+fn exceptions_pass_counters_in_stubs_where_the_last_function_has_an_exception_table() {
+    if !is_installed("g++") || cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
+    for mode in ["function-coverage", "call-graph", "call-edges"] {
+        let folder = Folder::new();
+        std::fs::write(folder.path("app.cc"), THROWS).expect("the folder is ours");
+        let mut compiler = folder.command("g++", &["-O2", "-fPIE", "-pie", "-mno-red-zone"]);
+        compiler.args(["-fno-toplevel-reorder", "-Wl,-q", "-o", "app", "app.cc"]);
+        assert!(compiler.status().expect("it is installed").success());
+        folder.postlink(&["instrument", "app", "-o", "counting", "--mode", mode]);
+        folder.postlink(&["verify", "app", "counting"]);
+        for program in ["app", "counting"] {
+            let said = folder.run(folder.path(program), &[]);
+            assert_eq!(said, "all are caught\n", "{mode}: {program}");
+        }
+        let read = |name: &str| std::fs::read(folder.path(name)).expect("it was made");
+        let (input, image) = (read("app"), read("counting"));
+        let table = last_exception_table(&image);
+        assert_ne!(table.0, last_exception_table(&input).0, "{mode}");
+        // Encodings of landing pads' base, of types, and the distance of these; encoding and length of call sites.
+        let sites = table.0 + 5..table.0 + 5 + usize::from(image[table.0 + 4]);
+        assert_eq!(image[table.0 + 3], 1, "{mode}: call sites are in LEB128");
+        // A call site without a landing pad has no action.
+        let mut fields = [0, 0, 0, 0];
+        let (mut field, mut spoiled) = (0, 0);
+        for at in sites {
+            let begins = !(fields[field] > 0 && image[at - 1] & 0x80 != 0);
+            fields[field] = if begins { at } else { fields[field] };
+            if image[at] & 0x80 != 0 {
+                continue;
+            }
+            field = (field + 1) % 4;
+            if field != 0 {
+                continue;
+            }
+            let has_pad = image[fields[2]] != 0;
+            for (which, place) in fields
+                .into_iter()
+                .enumerate()
+                .take(3 + usize::from(has_pad))
+            {
+                let mut wrong = image.clone();
+                let low = wrong[place] & 0x7f;
+                // What is longer may be as good.
+                let other = if which == 1 {
+                    low.wrapping_sub(1)
+                } else {
+                    low + 1
+                } & 0x7f;
+                wrong[place] = wrong[place] & 0x80 | other;
+                let report = postlink_verify::verify(&input, &wrong, &Default::default());
+                let is_proved = report.is_ok_and(|report| report.is_proved());
+                let what = format!("{mode}: field {which} at {place:#x}");
+                assert!(!is_proved || which == 1 && low == 0, "{what}");
+                spoiled += 1;
+            }
+            fields = [0, 0, 0, 0];
+        }
+        assert!(spoiled >= 6, "{mode}: {spoiled}");
+    }
+}
+
+/// Where in the file the exception table of the search table's last entry is.
+fn last_exception_table(image: &[u8]) -> (usize, u64) {
+    let elf = Elf::parse(image).expect("it is an ELF file");
+    let ((fde, _), _) = last_entry(image);
+    // Behind length, CIE, start, length, and length of what is added.
+    let field = fde + 17;
+    let bytes = image[field..field + 4].try_into().expect("four bytes");
+    let inside = |load: &&postlink_elf::elf::Segment| {
+        (load.offset..load.offset + load.file_size).contains(&(field as u64))
+    };
+    let load = elf.loads().find(inside).expect("it is loaded");
+    let distance = i64::from(i32::from_le_bytes(bytes));
+    let addr = (load.addr + field as u64 - load.offset).wrapping_add_signed(distance);
+    let load = elf.load_at(addr).expect("it is loaded");
+    ((load.offset + addr - load.addr) as usize, addr)
+}
+
 /// Of the last entry of the search table: where in the file the FDE and the word that leads to it are; the FDE's size.
 fn last_entry(image: &[u8]) -> ((usize, usize), usize) {
     let elf = Elf::parse(image).expect("it is an ELF file");

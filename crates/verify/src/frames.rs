@@ -24,7 +24,7 @@ pub(crate) struct Rows<'t, 'd> {
     map: RowMap,
     /// The entry that the rows are of.
     of: Option<u64>,
-    /// An entry may have an exception table, which says nothing of the code.
+    /// An entry may have an exception table.
     tables: bool,
 }
 
@@ -40,8 +40,8 @@ impl<'t, 'd> Rows<'t, 'd> {
         }
     }
 
-    /// The same of an entry that is a function's as well, with its exception table: backtraces pass through, and
-    /// exceptions do not.
+    /// The same of an entry that is a function's as well, with its exception table. What that says of routines is shown
+    /// elsewhere; backtraces do not ask.
     pub(crate) fn beside_function(self) -> Self {
         Rows {
             tables: true,

@@ -10,7 +10,8 @@
 //! * The last entry of the search table is replaced by one that continues to the end of the stubs after the old
 //!   code: the same rows for its function, then nothing to unwind to for what is between, then the rows of
 //!   the stubs, in one place or two, and of the routines that note first calls. Only one word of the search table
-//!   changes.
+//!   changes. If its function has an exception table, the new entry has one which says the same of that, and that
+//!   exceptions pass what is behind.
 //!
 //! A program that has no search table, as its start-up code registers its entries, or that has no entries at all, gets
 //! one for stubs and routines alone, and the program header that tells of it ([`OwnTable`]): who looks for an address
@@ -24,13 +25,14 @@
 use postlink_elf::OutputAddr;
 use postlink_elf::raw::PF_X;
 use postlink_elf::unwind::eh_frame::{Cie, EhFrame, Fde, NewFde, merged_sizes, write_merged};
+use postlink_elf::unwind::lsda::{CallSite, Numbers};
 use postlink_elf::unwind::rows::{self, Lowered, RegRule, Row, lowered};
 use postlink_isa::coverage::Covers;
 use postlink_isa::{RegSet, StackMove};
 use smallvec::SmallVec;
 
 use super::stubs::Stubs;
-use crate::discover::{Piece, Program};
+use crate::discover::{Piece, Program, lsda_of, personality};
 use crate::error::Error;
 use crate::link::{RoutineAt, RoutineCie};
 
@@ -163,11 +165,20 @@ impl Search {
         let cie = &program.eh.cies[fde.cie];
         let initial = rows::initial_row(cie)?;
         let nowhere = without_caller(cie, &initial);
-        let own = rows::rows(cie, fde)?.into_iter();
-        let mut list: Vec<(u64, Lowered<'_>)> = own.map(|(at, row)| (at, row.into())).collect();
-        push(&mut list, fde.len, nowhere.clone().into());
+        let mut list = RowList::default();
+        for (at, row) in rows::rows(cie, fde)? {
+            list.push(at, row);
+        }
+        list.push(fde.len, nowhere.clone());
         let mut end = fde.len;
         let called = RoutineCie::of::<I>(&program.eh)?;
+        let rows = StubRows {
+            initial: &initial,
+            at_call: self
+                .can_describe(called.cie(), program)
+                .then_some(called.initial()),
+            nowhere: &nowhere,
+        };
         for (start, len, stretch) in stretches(stubs) {
             let base = start
                 .get()
@@ -181,32 +192,29 @@ impl Search {
             match stretch {
                 Stretch::Stubs(from, to) => {
                     let at = |offset: u64| base + (offset - from);
-                    push(&mut list, base, initial.clone().into());
+                    list.push(base, initial.clone());
                     let first = of.partition_point(|o| o.from < from);
                     let last = of.partition_point(|o| o.from < to);
                     let of = of.get(first..last).unwrap_or_default();
-                    stub_rows::<I>(program, cie, of, at, (&initial, &nowhere), &mut list)?;
+                    stub_rows::<I>(program, cie, of, at, &rows, &mut list)?;
                 }
                 Stretch::Routines(r) if self.can_describe(called.cie(), program) => {
                     for (at, row) in called.rows::<I>(&r.frames) {
-                        push(&mut list, base + at, row.into());
+                        list.push(base + at, row);
                     }
                 }
                 Stretch::Routines(_) => {}
             }
             end = base + len;
-            push(&mut list, end, nowhere.clone().into());
+            list.push(end, nowhere.clone());
         }
-        // Nothing is after the last stub.
-        list.retain(|(offset, _)| *offset < end);
-        let list: Vec<(u64, Row<'_>)> = list.iter().map(|(at, row)| (*at, row.row())).collect();
-        let borrowed: Vec<(u64, &Row<'_>)> = list.iter().map(|(at, row)| (*at, row)).collect();
-        let new = NewFde {
+        let mut new = NewFde {
             cie: 0,
             start: fde.start,
             len: end,
             lsda: fde.lsda.filter(|l| *l != 0),
-            instructions: rows::encode(cie, &initial.shared(), &borrowed)?,
+            // Nothing is after the last stub.
+            instructions: list.encode(cie, &initial, end)?,
         };
         let only = EhFrame {
             addr: program.eh.addr,
@@ -215,6 +223,12 @@ impl Search {
             fdes: Vec::new(),
         };
         let (size, header) = merged_sizes(&only, std::slice::from_ref(&new));
+        // An exception table of its own is behind it.
+        let padding = size.next_multiple_of(8) - size;
+        let table = self.exception_table(program, end, addr + size + padding)?;
+        if table.is_some() {
+            new.lsda = Some(addr + size + padding);
+        }
         let (mut bytes, mut unused) = (vec![0; size as usize], vec![0; header as usize]);
         write_merged(
             &only,
@@ -224,7 +238,41 @@ impl Search {
             addr + size,
             &mut unused,
         )?;
+        if let Some(table) = table {
+            bytes.resize((size + padding) as usize, 0);
+            bytes.extend(table);
+        }
         Ok((cie.bytes.len() as u64, bytes))
+    }
+
+    /// The last entry's exception table at `addr` for one that ends at the offset `end`: exceptions pass what is behind
+    /// its function, where without a call site they would end the program. `None`: it has none, or not all is known of
+    /// it, as of the routine that reads it.
+    fn exception_table(
+        &self,
+        program: &Program<'_>,
+        end: u64,
+        addr: u64,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let fde = &program.eh.fdes[self.last];
+        let piece = program.piece_index_at(fde.start);
+        let piece = piece.filter(|p| program.pieces[*p].fde == Some(self.last as u32));
+        let known =
+            piece.and_then(|p| Some((lsda_of(program, p).ok()??, personality(program, p)?)));
+        let Some((table, routine)) = known else {
+            return Ok(None);
+        };
+        let behind = CallSite {
+            start: fde.start + fde.len,
+            len: end - fde.len,
+            landing_pad: None,
+            action: 0,
+        };
+        let sites = [table.call_sites.as_slice(), &[behind]].concat();
+        let (base, numbers) = (routine.pad_base, Numbers::Shortest);
+        Ok(table
+            .encode_with(&sites, fde.start, addr, base, numbers)
+            .ok())
     }
 
     /// Bytes of the new entry, with its CIE.
@@ -234,7 +282,8 @@ impl Search {
         stubs: Described<'_>,
         of: &[StubOf],
     ) -> Result<u64, Error> {
-        let about = stubs.places.at(stubs.len - 1).get();
+        // What an exception table takes depends on where it is in eight bytes.
+        let about = stubs.places.at(stubs.len - 1).get() & !7;
         Ok(self.entry::<I>(program, stubs, of, about)?.1.len() as u64)
     }
 
@@ -271,14 +320,24 @@ fn stretches(stubs: Described<'_>) -> Vec<(OutputAddr, u64, Stretch<'_>)> {
     all
 }
 
+/// Rows that stubs have of which no entry says anything.
+struct StubRows<'r, 'd> {
+    /// Between them: the row that entries begin with.
+    initial: &'r Row<'d>,
+    /// Where a call has come, if a row can say that.
+    at_call: Option<&'r Row<'d>>,
+    /// There is no caller.
+    nowhere: &'r Row<'d>,
+}
+
 /// The rows of stubs; `at` gives their offsets in the new entry.
 fn stub_rows<'d, I: Covers>(
     program: &Program<'d>,
     cie: &Cie<'_>,
     of: &[StubOf],
     at: impl Fn(u64) -> u64,
-    (initial, nowhere): (&Row<'d>, &Row<'d>),
-    list: &mut Vec<(u64, Lowered<'d>)>,
+    known: &StubRows<'_, 'd>,
+    list: &mut RowList<'d>,
 ) -> Result<(), Error> {
     let ra = cie.ra_register as u16;
     for o in of {
@@ -286,8 +345,6 @@ fn stub_rows<'d, I: Covers>(
         let own = program.piece_at(start).and_then(|p| p.fde);
         let own = own.map(|f| &program.eh.fdes[f as usize]);
         let described = own.filter(|f| mean_the_same(&program.eh.cies[f.cie], cie));
-        // A counter alone in the stub of a function without an entry raises nothing.
-        let is_known = described.is_some() || own.is_none() && o.moved.is_empty();
         let rows = described.map(|own| rows::rows(&program.eh.cies[own.cie], own));
         let rows = rows.transpose()?.unwrap_or_default();
         let row_at = |input: u64| {
@@ -295,14 +352,15 @@ fn stub_rows<'d, I: Covers>(
             let k = rows.partition_point(|r| r.0 <= offset);
             Some(&rows.get(k.checked_sub(1)?)?.1)
         };
-        // Not every function begins with the row of its CIE: code in assembly may be reached by a jump.
-        let at_first = if is_known {
-            row_at(start).unwrap_or(initial)
-        } else {
-            nowhere
+        // Not every function begins with the row of its CIE: code in assembly may be reached by a jump. A counter alone
+        // in the stub of a function without an entry raises nothing.
+        let first = match own {
+            Some(_) => row_at(start),
+            None => known.at_call.filter(|_| o.moved.is_empty()),
         };
-        push(list, at(o.from), at_first.clone().into());
-        for m in o.stack.iter().filter(|_| is_known) {
+        let at_first = first.unwrap_or(known.nowhere);
+        list.push(at(o.from), at_first.clone());
+        for m in o.stack.iter().filter(|_| first.is_some()) {
             let saved = (0..32u8).filter(|r| m.saved.meets(RegSet(1 << r)));
             let saved: SmallVec<[u16; 4]> = saved.map(I::unwind_register).collect();
             let row = lowered(at_first, I::UNWIND_STACK, m.down, &saved)?;
@@ -310,14 +368,14 @@ fn stub_rows<'d, I: Covers>(
                 Some(other) => row.with_link(ra, other),
                 None => row,
             };
-            push(list, at(o.from + u64::from(m.at)), row);
+            list.push(at(o.from + u64::from(m.at)), row);
         }
         for &(place, input) in &o.moved {
             if let Some(row) = row_at(input) {
-                push(list, at(place), row.clone().into());
+                list.push(at(place), row.clone());
             }
         }
-        push(list, at(o.to), initial.clone().into());
+        list.push(at(o.to), known.initial.clone());
     }
     Ok(())
 }
@@ -362,6 +420,11 @@ impl<'d> OwnTable<'d> {
         let cie = called.cie();
         let initial = rows::initial_row(cie)?;
         let nowhere = without_caller(cie, &initial);
+        let of_stubs = StubRows {
+            initial: &initial,
+            at_call: Some(called.initial()),
+            nowhere: &nowhere,
+        };
         let mut new = Vec::new();
         for (start, len, stretch) in stretches(stubs) {
             let entry = match stretch {
@@ -370,20 +433,16 @@ impl<'d> OwnTable<'d> {
                     let first = of.partition_point(|o| o.from < from);
                     let last = of.partition_point(|o| o.from < to);
                     let of = of.get(first..last).unwrap_or_default();
-                    let mut list = vec![(0, Lowered::from(initial.clone()))];
+                    let mut list = RowList::default();
+                    list.push(0, initial.clone());
                     let at = |offset: u64| offset - from;
-                    stub_rows::<I>(program, cie, of, at, (&initial, &nowhere), &mut list)?;
-                    list.retain(|(offset, _)| *offset < len);
-                    let rows: Vec<(u64, Row<'_>)> =
-                        list.iter().map(|(at, row)| (*at, row.row())).collect();
-                    let rows: Vec<(u64, &Row<'_>)> =
-                        rows.iter().map(|(at, row)| (*at, row)).collect();
+                    stub_rows::<I>(program, cie, of, at, &of_stubs, &mut list)?;
                     NewFde {
                         cie: 0,
                         start: start.get(),
                         len,
                         lsda: None,
-                        instructions: rows::encode(cie, &initial.shared(), &rows)?,
+                        instructions: list.encode(cie, &initial, len)?,
                     }
                 }
             };
@@ -435,13 +494,41 @@ fn returns_from_signals<I: Covers>(program: &Program<'_>, start: u64) -> bool {
     })
 }
 
-/// Appends a row unless it repeats the last one; a row at the same offset replaces it.
-fn push<'d>(list: &mut Vec<(u64, Lowered<'d>)>, offset: u64, row: Lowered<'d>) {
-    if list.last().is_some_and(|l| l.0 == offset) {
-        list.pop();
+/// Rows by offset, ascending. Most stubs have the same few rows, so those that came first are kept once.
+#[derive(Default)]
+struct RowList<'d> {
+    distinct: Vec<Lowered<'d>>,
+    /// Offsets, and places among these.
+    list: Vec<(u64, usize)>,
+}
+
+/// Rows that are looked through for one that is the same.
+const COMMON: usize = 64;
+
+impl<'d> RowList<'d> {
+    /// Appends a row unless it repeats the last one; a row at the same offset replaces it.
+    fn push(&mut self, offset: u64, row: impl Into<Lowered<'d>>) {
+        let row = row.into();
+        self.list.pop_if(|last| last.0 == offset);
+        let last = self.list.last().map(|last| last.1);
+        if last.is_some_and(|last| self.distinct[last] == row) {
+            return;
+        }
+        let mut common = self.distinct.iter().take(COMMON);
+        let place = common.position(|known| *known == row);
+        let place = place.unwrap_or(self.distinct.len());
+        if place == self.distinct.len() {
+            self.distinct.push(row);
+        }
+        self.list.push((offset, place));
     }
-    if list.last().is_none_or(|l| l.1 != row) {
-        list.push((offset, row));
+
+    /// Call frame instructions for the rows in front of an offset.
+    fn encode(&self, cie: &Cie<'_>, initial: &Row<'_>, end: u64) -> Result<Vec<u8>, Error> {
+        let rows: Vec<Row<'_>> = self.distinct.iter().map(Lowered::row).collect();
+        let list = self.list.iter().filter(|(offset, _)| *offset < end);
+        let list: Vec<(u64, &Row<'_>)> = list.map(|(at, place)| (*at, &rows[*place])).collect();
+        Ok(rows::encode(cie, &initial.shared(), &list)?)
     }
 }
 

@@ -90,6 +90,11 @@ impl<'d> RoutineCie<'d> {
         &self.cie
     }
 
+    /// What holds where a call has come.
+    pub fn initial(&self) -> &Row<'d> {
+        &self.initial
+    }
+
     /// The program's entries with this one, if they have not got it.
     pub fn added_to(&self, eh: &EhFrame<'d>) -> Option<EhFrame<'d>> {
         self.is_own.then(|| {

@@ -3,16 +3,16 @@
 //! A counter in front of its function begins with it in the unwind entry: [`Proof::unwinding`]. Stubs are described
 //! by the last entry of the search table, which is replaced by a longer one. [`Proof::frames`] shows of that entry:
 //!
-//! * It says of its own function what the old one said, with the same exception table.
+//! * It says of its own function what the old one said, with the same exception table, or with one that says the same
+//!   of the function, and that exceptions pass what is behind.
 //! * At an instruction in a stub it says what the input's entry says where the instruction was; at each instruction of
 //!   a counter, what it says at the function's first instruction, for where the stack pointer and the return address
-//!   are there. Only the personality routine may be another one: none of the functions
+//!   are there. Where the input says nothing of the function, there is no caller, or what holds is what a call leaves,
+//!   and likewise at each instruction. Only the personality routine may be another one: none of the functions
 //!   whose calls are in stubs has an exception table, nor has the entry, so neither has anything to say. Where there
 //!   is an exception table, or no entry, no call is in a stub, and no instruction but a direct jump if faults may raise
 //!   exceptions; there the entry may also say that there is no caller.
-//! * From each instruction of the routines that counters call it leads to their callers ([`crate::frames`]). Like stubs
-//!   these have no call site where the last function has an exception table: an exception does not pass, which would
-//!   have to come from a signal handler.
+//! * From each instruction of the routines that counters call it leads to their callers ([`crate::frames`]).
 //! * It covers no code that returns from a signal handler: run-times know that by its bytes if it has no entry.
 //!
 //! What is between the last function and the stubs has rows without a caller. To run-times they say what a missing
@@ -25,8 +25,10 @@ use crate::arch::{Flow, Insn};
 use crate::files::bytes::u32_in;
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf};
+use crate::files::lsda::{Lsda, Outcome};
 use crate::files::unwind::{Fde, Interner, RowId, RowMap, Runner, Span, Table};
 use crate::frames::{Rows as RoutineRows, Stand, stands};
+use crate::proof::writes;
 use crate::report::{Check, Failure};
 use crate::routines::Routine;
 
@@ -231,7 +233,8 @@ impl<A: Entries> Proof<'_, A> {
         let own = old.fdes.last().copied();
         let same = match (&own, &extended) {
             (Some(a), Some((new, b))) => {
-                (a.start, a.lsda, personality(&old, a)) == (b.start, b.lsda, personality(new, b))
+                (a.start, personality(&old, a)) == (b.start, personality(new, b))
+                    && self.is_exception_table(a, b)
             }
             (_, extended) => extended.is_none(),
         };
@@ -284,6 +287,47 @@ impl<A: Entries> Proof<'_, A> {
             }
         }
         failures
+    }
+
+    /// Whether the entry `b` of stubs has the exception table of the last function's entry `a`, or one that says the
+    /// same of the function, and that exceptions pass what is behind.
+    fn is_exception_table(&self, a: &Fde, b: &Fde) -> bool {
+        if a.lsda == b.lsda {
+            return true;
+        }
+        let old = Lsda::parse(self.input, a.lsda, a.start).filter(|_| a.lsda != 0);
+        let new = Lsda::parse(self.output, b.lsda, b.start).filter(|_| b.lsda != 0);
+        let (Some(old), Some(new)) = (old, new) else {
+            return false;
+        };
+        let (from, to) = old.extent();
+        let loaded = writes::places(self.input);
+        if loaded.iter().any(|p| *p < to && from < p.saturating_add(8)) {
+            return false;
+        }
+        let (from, to) = new.extent();
+        if !self.is_table(from) || !self.is_table(to.saturating_sub(1)) {
+            return false;
+        }
+        let means = |table: &Lsda<'_>, at| {
+            Some(match table.outcome(at) {
+                Outcome::Pad { pad, action } => {
+                    (Outcome::Pad { pad, action: 0 }, table.chain(action)?)
+                }
+                outcome => (outcome, Default::default()),
+            })
+        };
+        let mut places: Vec<u64> = old.bounds().chain(new.bounds()).collect();
+        places.extend([a.start, a.end]);
+        places.retain(|at| (b.start..b.end).contains(at));
+        places.iter().all(|at| {
+            if *at < a.end {
+                let was = means(&old, *at);
+                was.is_some() && was == means(&new, *at)
+            } else {
+                new.outcome(*at) == Outcome::Continue
+            }
+        })
     }
 
     /// Unwinds from each instruction of the routines that note first calls.
@@ -417,6 +461,7 @@ impl Rows {
             .filter(|s| s.start < a.end)
             .map(|s| Span {
                 end: s.end.min(a.end),
+                lsda: a.lsda,
                 ..*s
             })
             .collect();
@@ -459,7 +504,8 @@ impl Rows {
                 self.runner.rows::<A>(old, fde, &mut self.interner, spans)?;
             }
         }
-        let was = self.old.1.at(framed.at).filter(|s| !s.is_outermost);
+        let says = self.old.1.at(framed.at);
+        let was = says.filter(|s| !s.is_outermost);
         let is = self.stubs.at(framed.stub);
         let (row, covers) = self.stubs.row(framed.stub, framed.len);
         // An exception may come through it.
@@ -468,21 +514,38 @@ impl Rows {
             What::Insn => faults,
             What::Quiet | What::Counter => false,
         };
-        if let (Some(was), Some(is), What::Counter) = (was, is, framed.what)
-            && !is.is_outermost
+        if framed.what == What::Counter
+            && let Some(is) = is.filter(|is| !is.is_outermost)
         {
-            let was = was.row;
-            return Ok(self.is_counter::<A>(was, stands));
+            let begin = match (was, says) {
+                (Some(was), _) => Some(was.row),
+                (None, Some(_)) => None,
+                (None, None) => Some(is.row).filter(|row| self.interner.is_of_call::<A>(*row)),
+            };
+            return Ok(begin.is_some_and(|row| self.is_counter::<A>(row, stands)));
         }
         Ok(match (was, is) {
             // Where stubs are described at all, so are counters.
             (Some(_), None) if framed.what == What::Counter => self.stubs.is_empty(),
-            (None, None) => true,
-            (None, Some(is)) => is.is_outermost || !needed,
+            (None, None) => covers,
+            (None, Some(_)) => self.has_no_caller(framed.stub, framed.len),
             (Some(_), None) => !needed,
             (Some(was), Some(is)) if was.row == row => covers && (is.lsda == 0 || !needed),
             (Some(_), Some(is)) => covers && is.is_outermost && !needed,
         })
+    }
+
+    /// Whether all rows of some code say that there is no caller.
+    fn has_no_caller(&self, start: u64, len: u64) -> bool {
+        let end = start.saturating_add(len);
+        let mut at = start;
+        while at < end {
+            match self.stubs.at(at).filter(|span| span.is_outermost) {
+                Some(span) => at = span.end,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Whether each instruction of a counter has the row `was`, for where the stack pointer and the return address are.

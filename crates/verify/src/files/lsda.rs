@@ -75,6 +75,11 @@ impl<'d> Lsda<'d> {
         self.sites.iter().map(|s| s.pad).filter(|pad| *pad != 0)
     }
 
+    /// Where outcomes may change.
+    pub(crate) fn bounds(&self) -> impl Iterator<Item = u64> {
+        self.sites.iter().flat_map(|s| [s.start, s.end])
+    }
+
     /// Parses the area at `addr` of the FDE that starts at `function`. `None` if it is not in this layout.
     pub(crate) fn parse(elf: &Elf<'d>, addr: u64, function: u64) -> Option<Self> {
         // An area is in one section.

@@ -558,6 +558,16 @@ impl Row {
         Some(self)
     }
 
+    /// Whether it says what holds where a call has come, and nothing else.
+    fn is_of_call<A: Arch>(&self) -> bool {
+        let pushed = (self.ra_register, Rule::Offset(-A::CALL_PUSHES));
+        let rules = self.registers.iter();
+        let rules = rules.map(|(register, rule)| (u64::from(*register), rule.clone()));
+        self.cfa == Rule::RegisterOffset(A::UNWIND_STACK, A::CALL_PUSHES)
+            && rules.eq((A::CALL_PUSHES != 0).then_some(pushed))
+            && !self.signal_frame
+    }
+
     /// Whether a rule says where the return address is.
     fn has_return_address(&self) -> bool {
         let mut rules = self.registers.iter();
@@ -721,6 +731,11 @@ impl Interner {
         let at = row.registers.partition_point(|r| r.0 < register);
         row.registers.insert(at, (register, Rule::Register(other)));
         Some(self.id(row))
+    }
+
+    /// Whether a row says what holds where a call has come, and nothing else.
+    pub(crate) fn is_of_call<A: Arch>(&self, id: RowId) -> bool {
+        self.row(id).is_some_and(Row::is_of_call::<A>)
     }
 
     /// A row by its number.
