@@ -261,6 +261,28 @@ impl New {
     }
 }
 
+/// Whether a segment is a search table for unwinding.
+fn is_search_table(segment: &Segment) -> bool {
+    segment.kind == raw::PT_GNU_EH_FRAME
+}
+
+/// Where program headers are with one more, for a search table of what is appended alone. `None` if there is to be
+/// none, or something had to make way for it that would not otherwise.
+fn with_search_table(
+    elf: &Elf<'_>,
+    extra: u64,
+    loaded_end: u64,
+    page: u64,
+    options: &WriteOptions,
+    room: &Room,
+) -> Option<Room> {
+    if !options.adds_search_table || elf.segments.iter().any(is_search_table) {
+        return None;
+    }
+    let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
+    (matches!(with, Room::Gap) || with == *room).then_some(with)
+}
+
 /// Where a zero-filled section of known size continues the last segment, as its `.bss` does: address and
 /// bytes. `end` is one past the image.
 fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<(OutputAddr, u64)> {
@@ -369,21 +391,16 @@ impl<'d> Writer<'d> {
         let end = joined.map_or(end, |(at, size)| (at + size).get());
         // Static programs have unwind entries that their start-up code registers, and no search table; new
         // entries need one.
-        let has_none = !elf.segments.iter().any(|s| s.kind == raw::PT_GNU_EH_FRAME);
         let search = !options.no_search_table
             && !options.adds_search_table
             && elf.section(".eh_frame").is_some()
-            && has_none;
+            && !elf.segments.iter().any(is_search_table);
         let mut extra = 1 + u64::from(options.zero_fill && joined.is_none()) + u64::from(search);
         let mut room = room::find(elf, extra, loaded_end, page, options.no_way);
-        let mut has_search_table = false;
-        if options.adds_search_table && has_none {
-            // Not if dynamic tables had to make way for it that would not otherwise.
-            let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
-            let is_bare = elf.dynamic.is_empty();
-            if matches!(with, Room::Gap) || with == room || is_bare {
-                (room, extra, has_search_table) = (with, extra + 1, true);
-            }
+        let with = with_search_table(elf, extra, loaded_end, page, &options, &room);
+        let has_search_table = with.is_some();
+        if let Some(with) = with {
+            (room, extra) = (with, extra + 1);
         }
         let mut holes: Vec<Hole> = hole::longer(elf, page).into_iter().collect();
         let mut end = end.checked_next_multiple_of(page);
