@@ -146,6 +146,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::REGISTERED,
                 Kind::HEADER_ADDED,
                 Kind::COUNTING,
+                Kind::ROUTINES,
                 Kind::CALLS,
                 Kind::CALLERS,
                 Kind::CALLERS_SIGNED,
