@@ -243,6 +243,43 @@ fn instrumented_programs_are_the_same_as_if_a_function_had_never_moved_but_for_i
     }
 }
 
+/// Of large programs code is not kept while the checker reads it.
+#[test]
+fn code_that_is_made_once_more_leaves_the_same_places_empty() {
+    let Some(bench) = Bench::new() else { return };
+    let data = bench.input();
+    let elf = Elf::parse(&data).expect("it is an ELF file");
+    for counters in [Counters::Auto, Counters::Atomic] {
+        let job = |kept_code: usize| {
+            let options = InstrumentOptions {
+                counters,
+                blocks: true,
+                kept_code,
+                ..InstrumentOptions::default()
+            };
+            prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
+        };
+        let (mut keeps, mut forgets) = (job(usize::MAX), job(0));
+        assert!(bench.written(&mut *keeps) == bench.written(&mut *forgets));
+        // One after the other, so that what was taken back before stays so.
+        for function in functions(&elf) {
+            let answer = Answer::TakenBack(kept(function));
+            assert_eq!(keeps.answer(&refusal(function)), answer);
+            assert_eq!(forgets.answer(&refusal(function)), answer);
+            let expected = bench.written(&mut *keeps);
+            let written = bench.written(&mut *forgets);
+            assert!(written == expected, "{counters:?} {function:#x}");
+            assert_eq!(forgets.answer(&refusal(function)), Answer::Nothing);
+        }
+        let refused = Refusal {
+            counting: Some("for a test".to_owned()),
+            ..Refusal::default()
+        };
+        assert_eq!(keeps.answer(&refused), forgets.answer(&refused));
+        assert!(bench.written(&mut *keeps) == bench.written(&mut *forgets));
+    }
+}
+
 #[test]
 fn counters_that_are_refused_are_incremented_in_another_way() {
     let Some(bench) = Bench::new() else { return };

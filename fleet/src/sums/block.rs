@@ -15,8 +15,8 @@
 //! the bytes
 //! ```
 //!
-//! Keys that follow each other differ in their ends, and most counts are small: a row has about a dozen bytes, and three
-//! or four when they are compressed.
+//! Keys that follow each other differ in their ends, and most counts are small: a row has about a dozen bytes, and
+//! three or four when they are compressed.
 
 use std::io::Read;
 
@@ -106,7 +106,7 @@ impl Unpacker {
             file.read_exact(number).context(failed)?;
         }
         let [length, size] = numbers.map(|number| u32::from_le_bytes(number) as usize);
-        if length < 4 || length > LONGEST || size > LONGEST {
+        if !(4..=LONGEST).contains(&length) || size > LONGEST {
             bail!("a temporary file is damaged: a block of {length} bytes for {size}");
         }
         self.packed.resize(length - 4, 0);

@@ -74,6 +74,9 @@ pub struct InstrumentOptions {
     pub keep: FxHashSet<u64>,
     /// Tell where blocks went ([`InstrumentReport::blocks`]).
     pub blocks: bool,
+    /// Bytes of code that are kept while the checker reads them, for the case that it refuses some. More are made once
+    /// more then: that is rare, and they take several times their size of memory beside what the checker needs.
+    pub kept_code: usize,
 }
 
 impl Default for InstrumentOptions {
@@ -87,6 +90,7 @@ impl Default for InstrumentOptions {
             excluded: FxHashSet::default(),
             keep: FxHashSet::default(),
             blocks: false,
+            kept_code: 64 << 20,
         }
     }
 }
@@ -276,7 +280,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         let summary = writer.write_onto(out, mode, onto)?;
         phases.end();
         let report = self.report(made, &placed, summary.size);
-        let is_large = made.code_len() > KEPT;
+        let is_large = made.code_len() > self.options.kept_code;
         self.moves = report.instrumented > 0;
         if is_large {
             self.made = None;
@@ -305,10 +309,6 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         answer
     }
 }
-
-/// Bytes of code that are kept while the checker reads them, for the case that it refuses some. More are made once more
-/// then: that is rare, and they take several times their size of memory beside what the checker needs.
-const KEPT: usize = 64 << 20;
 
 /// How counters are incremented, and what it is if that turns out to be impossible.
 struct Counting {
