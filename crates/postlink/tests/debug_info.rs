@@ -15,7 +15,7 @@ use postlink_elf::moves;
 
 mod support;
 use support::described::{
-    Built, PRESETS, compare, compare_files, count, lldb_transcript, text, transcript,
+    Built, PRESETS, compare, compare_files, count, lldb, lldb_transcript, text, transcript,
 };
 use support::{done, is_installed};
 
@@ -99,7 +99,7 @@ fn gdb_stops_where_it_stopped_and_shows_what_it_showed() {
 /// its complaints for all.
 #[test]
 fn lldb_stops_where_it_stopped_and_does_not_complain() {
-    if !is_installed("lldb-19") {
+    if lldb().is_none() {
         return;
     }
     let mut plain: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();

@@ -11,7 +11,7 @@ use std::process::Command;
 use postlink_elf::elf::{Elf, SymbolTable};
 
 mod support;
-use support::described::{Built, compare, gdb_says, lldb_says, lldb_transcript, transcript};
+use support::described::{Built, compare, gdb_says, lldb, lldb_says, lldb_transcript, transcript};
 use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
@@ -178,7 +178,7 @@ impl Program {
             );
             assert_eq!(self.gdb(&output), before, "{what}");
         }
-        if with_lldb && is_installed("lldb-19") {
+        if with_lldb && lldb().is_some() {
             let before = self.lldb(&program);
             let stops = |line: &String| line.contains("stop reason = ");
             assert!(
@@ -259,7 +259,7 @@ fn breakpoints_on_moved_functions_are_hit_at_each_entry() {
             let script = ["break machine", "ignore 1 499", "run", "bt", "kill"];
             transcripts.push(("gdb", gdb_says(&output, &script)));
         }
-        if is_installed("lldb-19") {
+        if lldb().is_some() {
             let set = "breakpoint set -s app.opt -n machine";
             let script = [set, "breakpoint modify -i 499", "run", "bt", "kill"];
             transcripts.push(("LLDB", lldb_says(&output, &[&script])));
@@ -296,10 +296,11 @@ fn programs_in_cpp_are_debugged_as_before() {
             "main",
         ),
         program("member_pointers.cpp", "clang++-19", &["-g"], "choose"),
-        program("virtual_calls.cpp", "clang++-19", &["-g"], "total"),
     ] {
         program.check(true);
     }
+    // `main` is between the parts of `total`.
+    program("virtual_calls.cpp", "clang++-19", &["-g"], "total").check(knows_parts());
     // LLDB does not name a variable that is only in a jump which the output does not need.
     program(
         "cold_table_entry.cpp",
@@ -345,6 +346,12 @@ fn breakpoints_on_functions_of_classes_have_one_place() {
     }
 }
 
+/// Whether LLDB knows of functions in parts. LLDB 19 takes one to extend over all that is between them, and does not
+/// find the rows of a caller there.
+fn knows_parts() -> bool {
+    lldb() == Some("lldb-22")
+}
+
 #[test]
 fn programs_in_rust_are_debugged_as_before() {
     for program in [
@@ -361,7 +368,7 @@ fn programs_in_rust_are_debugged_as_before() {
             "rust_async::main",
         ),
     ] {
-        program.check(true);
+        program.check(knows_parts());
     }
 }
 
@@ -421,7 +428,7 @@ fn split_units_follow_moved_code_into_a_package() {
         let Some(built) = Built::new(compiler, &["-g", "-gsplit-dwarf", version]) else {
             continue;
         };
-        let (gdb, lldb) = (is_installed("gdb"), is_installed("lldb-19"));
+        let (gdb, lldb) = (is_installed("gdb"), lldb().is_some());
         // gdb 13 crashes on packages of DWARF 5, those of llvm-dwp as well.
         let gdb = gdb && version != "-gdwarf-5";
         let before = gdb.then(|| transcript(&built.program));

@@ -282,11 +282,18 @@ pub fn lldb_transcript(program: &Path) -> Vec<String> {
     lldb_says(program, &scripts)
 }
 
+/// The newest LLDB that is installed.
+pub fn lldb() -> Option<&'static str> {
+    ["lldb-22", "lldb-19"]
+        .into_iter()
+        .find(|lldb| is_installed(lldb))
+}
+
 /// What LLDB says to commands, each script in a process of its own. Outputs are called like their inputs, with `.opt`.
 pub fn lldb_says(program: &Path, scripts: &[&[&str]]) -> Vec<String> {
     let mut all = String::new();
     for script in scripts {
-        let mut command = Command::new("lldb-19");
+        let mut command = Command::new(lldb().expect("callers have asked"));
         command.args(["--no-lldbinit", "-b"]);
         command.args(["-o", "settings set symbols.enable-external-lookup false"]);
         for line in *script {

@@ -8,7 +8,7 @@
 //! * At an instruction in a stub it says what the input's entry says where the instruction was; at each instruction of
 //!   a counter, what it says at the function's first instruction, for where the stack pointer and the return address
 //!   are there. Where the input says nothing of the function, there is no caller, or what holds is what a call leaves,
-//!   and likewise at each instruction. Only the personality routine may be another one: none of the functions
+//!   and likewise at each instruction, and at a jump right behind the counter. Only the personality routine may be another one: none of the functions
 //!   whose calls are in stubs has an exception table, nor has the entry, so neither has anything to say. Where there
 //!   is an exception table, or no entry, no call is in a stub, and no instruction but a direct jump if faults may raise
 //!   exceptions; there the entry may also say that there is no caller.
@@ -268,7 +268,13 @@ impl<A: Entries> Proof<'_, A> {
             failures.extend(self.signal_returns(a.end, b.end));
         }
         let faults = self.asked.iter().any(|asked| asked.of_all);
+        // The function and the end of the last counter.
+        let mut counted = None;
         for f in framed {
+            let begins = counted == Some((f.at, f.stub));
+            if f.what == What::Counter {
+                counted = Some((f.at, f.stub + f.len));
+            }
             let place =
                 |failure: Failure| failure.at(InputAddr::new(f.at), OutputAddr::new(f.stub));
             let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
@@ -276,7 +282,8 @@ impl<A: Entries> Proof<'_, A> {
                 What::Counter => stands::<A>(&code, (f.stub, f.stub + f.len)),
                 _ => Ok(Vec::new()),
             };
-            let same = stands.and_then(|stands| rows.is_same::<A>(&old, f, &stands, faults));
+            let same =
+                stands.and_then(|stands| rows.is_same::<A>(&old, f, (&stands, begins), faults));
             match same {
                 Ok(true) => checked.moved += rows.moved,
                 Ok(false) => failures.push(place(Failure::new(
@@ -487,12 +494,13 @@ impl Rows {
         Ok(())
     }
 
-    /// Whether what is in a stub has the row that it had.
+    /// Whether what is in a stub has the row that it had. `begins`: it is a function's first instruction, right behind
+    /// the counter, so nothing has moved since the call.
     fn is_same<A: Entries>(
         &mut self,
         old: &Table<'_>,
         framed: &Framed,
-        stands: &[Stand],
+        (stands, begins): (&[Stand], bool),
         faults: bool,
     ) -> Result<bool, String> {
         self.moved = 0;
@@ -528,6 +536,10 @@ impl Rows {
             // Where stubs are described at all, so are counters.
             (Some(_), None) if framed.what == What::Counter => self.stubs.is_empty(),
             (None, None) => covers,
+            (None, Some(_)) if begins && !needed && says.is_none() => {
+                let is_of_call = covers && self.interner.is_of_call::<A>(row);
+                is_of_call || self.has_no_caller(framed.stub, framed.len)
+            }
             (None, Some(_)) => self.has_no_caller(framed.stub, framed.len),
             (Some(_), None) => !needed,
             (Some(was), Some(is)) if was.row == row => covers && (is.lsda == 0 || !needed),
