@@ -8,8 +8,9 @@
 //! * At an instruction in a stub it says what the input's entry says where the instruction was; at each instruction of
 //!   a counter, what it says at the function's first instruction, for where the stack pointer and the return address
 //!   are there. Where the input says nothing of the function, there is no caller, or what holds is what a call leaves,
-//!   and likewise at each instruction, and at a jump right behind the counter. Only the personality routine may be another one: none of the functions
-//!   whose calls are in stubs has an exception table, nor has the entry, so neither has anything to say. Where there
+//!   and likewise at each instruction, and at a jump right behind the counter. Only the personality routine may be
+//!   another one: none of the functions whose calls are in stubs has an exception table, nor has the entry, so neither
+//!   has anything to say. Where there
 //!   is an exception table, or no entry, no call is in a stub, and no instruction but a direct jump if faults may raise
 //!   exceptions; there the entry may also say that there is no caller.
 //! * From each instruction of the routines that counters call it leads to their callers ([`crate::frames`]).
