@@ -316,7 +316,12 @@ impl<'a, 'd> Entries<'a, 'd> {
     pub fn cuts(mut self, apart: usize) -> Result<Vec<usize>, Error> {
         let mut out = Vec::new();
         let mut last = self.reader.at;
+        let root = self.reader.at;
         while let Some((start, depth, declaration)) = self.declaration()? {
+            // In damaged data the root may end before the unit: what is right below another entry is inside of that.
+            if depth == 0 && start != root {
+                break;
+            }
             if depth == 1 && start - last >= apart {
                 out.push(start);
                 last = start;

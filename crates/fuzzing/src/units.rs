@@ -608,7 +608,8 @@ mod tests {
     }
 
     /// As long as the generator is as it was, these are: entries used behind the end of their contribution of
-    /// `.debug_addr` (twice), a block in the place of an address, and lengths that end past all addresses (twice).
+    /// `.debug_addr` (twice), a block in the place of an address, lengths that end past all addresses (twice), and a cut
+    /// within a second entry without a parent.
     #[test]
     fn units_that_were_once_updated_wrongly_are_left() {
         for seed in [
@@ -617,6 +618,7 @@ mod tests {
             0xbb84_1504_0000_4e20,
             0xbb49_1e87_0000_4e20,
             0x5043_d4f9_0000_4e20,
+            0x69e8_1a00_0000_4e20,
         ] {
             arbtest::arbtest(test).seed(seed).run();
         }
