@@ -608,8 +608,8 @@ mod tests {
     }
 
     /// As long as the generator is as it was, these are: entries used behind the end of their contribution of
-    /// `.debug_addr` (twice), a block in the place of an address, lengths that end past all addresses (twice), and a cut
-    /// within a second entry without a parent.
+    /// `.debug_addr` (twice), a block in the place of an address, lengths that end past all addresses (twice), and
+    /// a cut within a second entry without a parent.
     #[test]
     fn units_that_were_once_updated_wrongly_are_left() {
         for seed in [
