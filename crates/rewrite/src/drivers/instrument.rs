@@ -716,9 +716,7 @@ impl Made {
         self.patches
             .retain(|patch| !functions.contains(&patch.entry.get()));
     }
-}
 
-impl Made {
     /// Bytes of the functions' code.
     fn code_len(&self) -> usize {
         let fragments = self.ready.iter().flat_map(|r| &r.code.fragments);

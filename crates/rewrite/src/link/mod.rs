@@ -41,3 +41,4 @@ pub use reuse::reusable_space;
 pub use routines::{CALLED, RoutineAt, RoutineCie, frames_of};
 pub use startup::{Hook, ask_for_huge_pages, hook};
 pub use tables::put_note;
+pub use unwind::read_only;

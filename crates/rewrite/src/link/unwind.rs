@@ -5,7 +5,7 @@
 
 use postlink_elf::unwind::eh_frame::{self, NewFde};
 use postlink_elf::unwind::lsda::CallSite;
-use postlink_elf::write::{NewKind, NewSection, Writer};
+use postlink_elf::write::{NewKind, NewSection, Placed, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::Isa;
 use rustc_hash::FxHashMap;
@@ -27,6 +27,16 @@ struct Part<'r> {
     /// Bytes.
     len: u64,
     info: &'r FragmentUnwind,
+}
+
+/// Adds a read-only section, anywhere.
+pub fn read_only(writer: &mut Writer<'_>, name: &str, size: u64, align: u64) -> Placed {
+    writer.append_anywhere(NewSection {
+        name: name.into(),
+        kind: NewKind::ReadOnly,
+        align,
+        size,
+    })
 }
 
 impl Placement {
@@ -67,13 +77,9 @@ impl Placement {
             instructions: part.info.instructions.clone(),
         };
         let cie = RoutineCie::of::<I>(&program.eh)?;
-        let (recorders, empty_recorders) = self.recorder_entries::<I>(ready, &cie)?;
+        let (added, empty_recorders) = self.added_entries::<I>(ready, routines, &cie)?;
         let mut new: Vec<NewFde> = moving.into_iter().map(entry).collect();
-        new.extend(recorders);
-        for routine in routines {
-            let len = u64::from(routine.frames.end);
-            new.push(cie.entry::<I>(routine.start, len, &routine.frames)?);
-        }
+        new.extend(added);
         let moving = new.len();
         new.extend(empty.into_iter().map(entry));
         new.extend(empty_recorders);
@@ -99,27 +105,15 @@ impl Placement {
         };
         let cie = RoutineCie::of::<I>(&eh)?;
         eh.cies.push(cie.cie().clone());
-        let (mut new, empty) = self.recorder_entries::<I>(ready, &cie)?;
-        for routine in routines {
-            let len = u64::from(routine.frames.end);
-            new.push(cie.entry::<I>(routine.start, len, &routine.frames)?);
-        }
+        let (mut new, empty) = self.added_entries::<I>(ready, routines, &cie)?;
         let moving = new.len();
         new.extend(empty);
         if new.is_empty() || !writer.has_search_table() {
             return Ok(());
         }
         let (size, searched) = eh_frame::merged_sizes(&eh, &new);
-        let mut append = |name: &str, size: u64, align: u64| {
-            writer.append_anywhere(NewSection {
-                name: name.into(),
-                kind: NewKind::ReadOnly,
-                align,
-                size,
-            })
-        };
-        let search = append(".eh_frame_hdr.entries", searched, 4);
-        let entries = append(".eh_frame.entries", size, 8);
+        let search = read_only(writer, ".eh_frame_hdr.entries", searched, 4);
+        let entries = read_only(writer, ".eh_frame.entries", size, 8);
         // For the others there is space.
         let new = new.get(..moving).unwrap_or(&new);
         let (len, table_len) = eh_frame::merged_sizes(&eh, new);
@@ -170,12 +164,7 @@ impl Placement {
             offsets.push(at);
             at = (at + s).next_multiple_of(8);
         }
-        let placed = writer.append_anywhere(NewSection {
-            name: ".gcc_except_table.hot".to_owned(),
-            kind: NewKind::ReadOnly,
-            align: 8,
-            size: at,
-        });
+        let placed = read_only(writer, ".gcc_except_table.hot", at, 8);
         let encoded: Vec<Vec<u8>> =
             postlink_parallel::map_range(with.len(), |i| encode(with[i], placed.addr + offsets[i]))
                 .into_iter()
@@ -222,10 +211,11 @@ impl Placement {
         Ok(table.encode_with(&sites, start, at, pad_base, part.info.numbers)?)
     }
 
-    /// Entries of functions' recorders: of those that move, and of those that were taken back.
-    fn recorder_entries<I: Isa>(
+    /// Entries of functions' recorders and of routines; and those of recorders of functions that were taken back.
+    fn added_entries<I: Isa>(
         &self,
         ready: &[Ready],
+        routines: &[RoutineAt],
         cie: &RoutineCie<'_>,
     ) -> Result<(Vec<NewFde>, Vec<NewFde>), Error> {
         let with: Vec<usize> = (0..ready.len())
@@ -244,6 +234,10 @@ impl Placement {
                 &mut moving
             };
             list.push(entry?);
+        }
+        for routine in routines {
+            let len = u64::from(routine.frames.end);
+            moving.push(cie.entry::<I>(routine.start, len, &routine.frames)?);
         }
         Ok((moving, empty))
     }
@@ -271,20 +265,9 @@ impl Placement {
         let old = without.as_ref().unwrap_or(old);
         let (frame_size, hdr_size) = eh_frame::merged_sizes(old, new);
         // What is registered at the start needs no table for searching.
-        let hdr = (!program.refs.registration_follows()).then(|| {
-            writer.append_anywhere(NewSection {
-                name: ".eh_frame_hdr".into(),
-                kind: NewKind::ReadOnly,
-                align: 4,
-                size: hdr_size,
-            })
-        });
-        let frame = writer.append_anywhere(NewSection {
-            name: ".eh_frame".into(),
-            kind: NewKind::ReadOnly,
-            align: 8,
-            size: frame_size,
-        });
+        let hdr = (!program.refs.registration_follows())
+            .then(|| read_only(writer, ".eh_frame_hdr", hdr_size, 4));
+        let frame = read_only(writer, ".eh_frame", frame_size, 8);
         let new = new.get(..moving).unwrap_or(new);
         let (frame_len, hdr_len) = eh_frame::merged_sizes(old, new);
         let mut hdr_bytes = vec![0; hdr_len as usize];

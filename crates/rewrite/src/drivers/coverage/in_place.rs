@@ -264,16 +264,8 @@ fn put_own_table<I: Covers>(
 ) -> Result<(), Error> {
     let table = OwnTable::of::<I>(program, described, plan.stubs_of())?;
     let (size, searched) = table.sizes();
-    let mut append = |name: &str, size: u64, align: u64| {
-        writer.append_anywhere(NewSection {
-            name: name.into(),
-            kind: NewKind::ReadOnly,
-            align,
-            size,
-        })
-    };
-    let entries = append(".eh_frame.entries", size, 8);
-    let search = append(".eh_frame_hdr.entries", searched, 4);
+    let entries = link::read_only(writer, ".eh_frame.entries", size, 8);
+    let search = link::read_only(writer, ".eh_frame_hdr.entries", searched, 4);
     let (entry_bytes, search_bytes) = table.write(entries.addr, search.addr)?;
     writer.contents(entries.id).copy_from_slice(&entry_bytes);
     writer.contents(search.id).copy_from_slice(&search_bytes);
