@@ -121,19 +121,28 @@ impl<'d> Reader<'d> {
     }
 
     /// A number in ULEB128, which may be longer than it needs to be.
-    #[inline]
+    #[inline(always)]
     pub fn uleb(&mut self) -> Result<u64, Error> {
-        // Most have one byte, and offsets in a unit of a megabyte up to three.
-        match self.data.get(self.at..self.end) {
-            Some([byte @ ..0x80, ..]) => {
+        // Most have one byte. What is inlined is that alone: a result that may be an error goes through memory.
+        match self.data.get(self.at) {
+            Some(byte @ ..0x80) if self.at < self.end => {
                 self.at += 1;
                 Ok(u64::from(*byte))
             }
-            Some([low, high @ ..0x80, ..]) => {
+            _ => self.long_uleb(),
+        }
+    }
+
+    /// One of several bytes.
+    #[inline(never)]
+    fn long_uleb(&mut self) -> Result<u64, Error> {
+        // Offsets in a unit of a megabyte have up to three.
+        match self.data.get(self.at..self.end) {
+            Some([low @ 0x80.., high @ ..0x80, ..]) => {
                 self.at += 2;
                 Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
             }
-            Some([low, middle, high @ ..0x80, ..]) => {
+            Some([low @ 0x80.., middle, high @ ..0x80, ..]) => {
                 self.at += 3;
                 let two = u64::from(low & 0x7f) | u64::from(middle & 0x7f) << 7;
                 Ok(two | u64::from(*high) << 14)

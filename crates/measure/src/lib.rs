@@ -40,3 +40,4 @@ pub use luck::Luck;
 pub use paired::{Paired, compare, compare_within};
 pub use ratio::{Ratio, Verdict};
 pub use run::{Measure, Run, ending, run};
+pub use signed_rank::Walsh;

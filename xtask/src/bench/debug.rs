@@ -26,6 +26,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use postlink_measure::{Walsh, ratio::CONFIDENCE};
 use serde_json::Value;
 
 use super::{fdata, tools::Tools};
@@ -35,6 +36,9 @@ use crate::text::grouped;
 
 /// How long `llvm-dwarfdump --verify` may take.
 const VERIFY_LIMIT: Duration = Duration::from_secs(60);
+/// Short runs go on until they have taken so long together.
+const PAIRED: Duration = Duration::from_secs(10);
+const MOST_RUNS: usize = 60;
 const DWARFDUMP: &str = "llvm-dwarfdump-19";
 
 /// Begins the part of the report that is not written here.
@@ -591,8 +595,43 @@ fn profile(
 /// What was measured of a tool.
 struct Measured {
     row: String,
-    /// What the update adds: seconds by the clock, bytes of memory.
-    added: (f64, f64),
+    added: Added,
+    /// Bytes of memory that the update adds.
+    memory: f64,
+}
+
+/// Seconds by the clock that the update adds, from pairs of runs with it and without.
+#[derive(Clone, Copy)]
+struct Added {
+    /// Hodges and Lehmann's estimate.
+    seconds: f64,
+    /// Its interval at 95 %, from the signed ranks; without bounds where the pairs are too few for it.
+    interval: (f64, f64),
+    pairs: usize,
+}
+
+impl Added {
+    fn of([without, with]: &[Vec<Run>; 2]) -> Added {
+        let pairs = without.iter().zip(with);
+        let differences: Vec<f64> = pairs
+            .map(|(a, b)| b.wall.as_secs_f64() - a.wall.as_secs_f64())
+            .collect();
+        let walsh = Walsh::new(&differences);
+        Added {
+            seconds: walsh.estimate().unwrap_or(0.0),
+            interval: walsh.interval(CONFIDENCE),
+            pairs: differences.len(),
+        }
+    }
+
+    /// `+0.031 [0.029, 0.033]`, in seconds.
+    fn words(&self) -> String {
+        let (low, high) = self.interval;
+        match low.is_finite() && high.is_finite() {
+            true => format!("{:+.3} [{low:.3}, {high:.3}]", self.seconds),
+            false => format!("{:+.3}", self.seconds),
+        }
+    }
 }
 
 /// A row for a tool. `proved`: also with a proof of the output.
@@ -605,9 +644,11 @@ fn row(
     proved: bool,
 ) -> Result<Measured> {
     let output = folder.join(format!("{}.{}", subject.name, tool.name()));
-    let both = |prove: bool| -> Result<[(f64, f64, f64); 2]> {
+    let both = |prove: bool| -> Result<([(f64, f64, f64); 2], Added)> {
         let mut runs = [Vec::new(), Vec::new()];
-        for _ in 0..wishes.runs {
+        let mut spent = Duration::ZERO;
+        // What is added to a run of a tenth of a second is less than what five of them differ by.
+        while runs[0].len() < wishes.runs || !prove && spent < PAIRED && runs[0].len() < MOST_RUNS {
             let first: Option<&Run> = runs[0].first();
             if first.is_some_and(|run| run.wall > super::LONG) {
                 break;
@@ -615,20 +656,22 @@ fn row(
             for (update, runs) in [false, true].into_iter().zip(&mut runs) {
                 let how = (&*output, How { update, prove });
                 let with = (tools, wishes);
-                runs.push(optimise(tool, with, subject, profiles, how, folder)?);
+                let run = optimise(tool, with, subject, profiles, how, folder)?;
+                spent += run.wall;
+                runs.push(run);
             }
         }
-        Ok(runs.map(|runs| medians(&runs)))
+        Ok((runs.each_ref().map(|runs| medians(runs)), Added::of(&runs)))
     };
     let proved = match tool {
         Tool::Postlink if proved => {
-            let [a, b] = both(true)?;
+            let ([a, b], _) = both(true)?;
             format!("{:+.2} s, {:+.0} MB", b.1 - a.1, (b.2 - a.2) / 1e6)
         }
         Tool::Postlink => "not measured".to_owned(),
         Tool::Bolt(_) => "none".to_owned(),
     };
-    let [a, b] = both(false)?;
+    let ([a, b], added) = both(false)?;
     let after = described(&output, before.errors.is_some())?;
     // The files of split units of an input are many, and tools differ in how many they make.
     let size = if subject.name.ends_with("-split") {
@@ -651,11 +694,11 @@ fn row(
     }
     fs::remove_file(&output).context("the output")?;
     let row = format!(
-        "| {} | {} | {:.2} {:+.3} s | {:+.2} s | {:.0} {:+.0} MB | {proved} | {size} | {} | {} | {} | {errors} |\n",
+        "| {} | {} | {:.2} {} s | {:+.2} s | {:.0} {:+.0} MB | {proved} | {size} | {} | {} | {} | {errors} |\n",
         subject.name,
         tool.name(),
         a.0,
-        b.0 - a.0,
+        added.words(),
         b.1 - a.1,
         a.2 / 1e6,
         (b.2 - a.2) / 1e6,
@@ -663,24 +706,26 @@ fn row(
         kept(after.scopes, before.scopes),
         kept(after.covered, before.covered),
     );
-    let added = (b.0 - a.0, b.2 - a.2);
-    Ok(Measured { row, added })
+    let memory = b.2 - a.2;
+    Ok(Measured { row, added, memory })
 }
 
 /// The targets, with what was measured of them.
-fn targets(added: &[(String, (f64, f64))]) -> String {
+fn targets(all: &[(String, Measured)]) -> String {
     let mut out = String::from(
         "\nTargets (what the update adds by the clock and in memory):\n\n| program | target | measured |\n|---|--:|--:|\n",
     );
     for (program, seconds, megabytes) in TARGETS {
-        let found = added.iter().find(|(name, _)| name == program);
+        let found = all.iter().find(|(name, _)| name == program);
         let measured = match found {
-            Some((_, (time, memory))) => {
+            Some((_, measured)) => {
                 let met = |is: f64, limit: f64| if is <= limit { "met" } else { "missed" };
-                let memory = memory / 1e6;
+                let (added, memory) = (measured.added, measured.memory / 1e6);
                 format!(
-                    "{time:.3} s ({}), {memory:.0} MB ({})",
-                    met(*time, seconds),
+                    "{} s of {} pairs ({}), {memory:.0} MB ({})",
+                    added.words(),
+                    added.pairs,
+                    met(added.seconds, seconds),
                     met(memory, megabytes)
                 )
             }
@@ -716,8 +761,8 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let mut text = format!(
         "# Debug information
 
-Written by `cargo xtask bench debug`{} ({}; {}): {} runs of each tool in turn, with debug information updated and not, on a machine of {cores} processors{pin}. Time and memory are those of the
-run without, and what the update adds to it: medians (of one run of each where that takes longer than {} s). Processor time is the addition alone. llvm-bolt may have {} GB. Rows, scopes
+Written by `cargo xtask bench debug`{} ({}; {}): {} runs of each tool in turn, with debug information updated and not, on a machine of {cores} processors{pin}; of short ones so many that they take {} s. Time and memory
+are those of the run without, a median, and what the update adds to it (of one run of each where that takes longer than {} s): of time, what pairs of runs differ by (Hodges and Lehmann's estimate with its 95 % interval). Processor time is the addition alone. llvm-bolt may have {} GB. Rows, scopes
 and bytes of code with a known place of a variable are counted by {DWARFDUMP}, as shares of the input's (rows: old code that is still there counts for tools that keep it); errors
 are those of `--verify` beyond the input's, *no end*: it did not end within {} s for the input or the output. postlink checks nothing here (`--no-verify`), as llvm-bolt does not;
 *with its proof* is what the update adds, in processor time and memory, where it does check, as it does unless told otherwise.{}
@@ -729,6 +774,7 @@ are those of `--verify` beyond the input's, *no end*: it did not end within {} s
         tools.versions().join("; "),
         versions().join("; "),
         wishes.runs,
+        PAIRED.as_secs(),
         super::LONG.as_secs(),
         wishes.bolt_memory,
         VERIFY_LIMIT.as_secs(),
@@ -766,7 +812,7 @@ are those of `--verify` beyond the input's, *no end*: it did not end within {} s
                 Ok(measured) => {
                     text += &measured.row;
                     if tool == Tool::Postlink {
-                        added.push((subject.name.clone(), measured.added));
+                        added.push((subject.name.clone(), measured));
                     }
                 }
                 Err(error) => {
