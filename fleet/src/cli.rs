@@ -358,7 +358,7 @@ pub struct Executor {
     /// The scheduler
     #[arg(long, value_name = "URL", default_value = "df://127.0.0.1:50050")]
     pub scheduler: String,
-    /// The address to listen at for other executors and for who asks; 0.0.0.0 for all of this machine
+    /// The address to listen at for other executors and for the client; 0.0.0.0 for all of this machine
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub bind: IpAddr,
     /// The port; 0 for any that is free

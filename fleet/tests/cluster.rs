@@ -373,7 +373,7 @@ fn a_plan_of_another_version_is_refused_with_both_versions() {
     let error = error.to_string();
     for part in [
         "postlink-fleet 9.9 and has version 255",
-        "which runs version 2: the scheduler, the executors and who asks must be of one version",
+        "which runs version 2: the scheduler, the executors and the client must be of one version",
     ] {
         assert!(error.contains(part), "{error}");
     }
@@ -444,7 +444,7 @@ fn an_executor_that_is_killed_before_its_rows_are_fetched_costs_time_and_no_row(
     fleet(&["merge", &shards, "-o", &folder.name("here")]);
     let mut cluster = Cluster::new(&folder, 2);
     let (merge, at) = begun(&folder, &cluster, &shards);
-    // Who asks sleeps until all is done.
+    // The client sleeps until all is done.
     signal(&merge, "-STOP");
     let all = || ["executor0", "executor1"].map(|name| written(&folder.path(name)));
     let (start, mut last, mut since) = (Instant::now(), all(), Instant::now());
@@ -476,7 +476,7 @@ fn peak(process: &Child) -> u64 {
     kilobytes.unwrap_or(0) << 10
 }
 
-/// Rows that are all different, so that those which an executor, or who asks, gets of others are as many as there are.
+/// Rows that are all different, so that an executor, or the client, gets as many rows of others as there are.
 #[test]
 fn memory_is_bounded_however_many_rows_come_from_other_executors() {
     let folder = Folder::new();
@@ -510,7 +510,7 @@ fn memory_is_bounded_however_many_rows_come_from_other_executors() {
     assert!(status.success());
     let mut peaks = vec![of_merge, peak(&cluster.scheduler.child)];
     peaks.extend(cluster.executors.iter().map(|process| peak(&process.child)));
-    println!("who asks, scheduler, executors: {peaks:?}");
+    println!("client, scheduler, executors: {peaks:?}");
     // As Arrow has them in memory, half of the rows are more.
     assert!(
         peaks.iter().all(|peak| (1..MOST).contains(peak)),

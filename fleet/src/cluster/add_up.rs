@@ -1,4 +1,4 @@
-//! Merging on executors: each task adds up its files by [`sums`]; who asks merges what comes of them.
+//! Merging on executors: each task adds up its files by [`sums`]; the client merges what comes of them.
 //!
 //! ```text
 //! AddUp      sums of the files of a partition, sorted, as blocks; a task for each
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A sum of a task is a run of rows as those in temporary files ([`sums`]), and is merged with those of other tasks in
-//! the same way: it is fetched to a temporary file of who asks ([`Fetched`]). So an executor has no rows of others, and
-//! who asks has one block of each run that is merged at once in memory, however many rows and executors
-//! there are. (Ballista's reader for the next stage keeps all that a task of another executor has written in memory.)
+//! the same way: it is fetched to a temporary file of the client ([`Fetched`]). So an executor has no rows of others,
+//! and the client has one block of each run that is merged at once in memory, however many rows and executors there
+//! are. (Ballista's reader for the next stage keeps all that a task of another executor has written in memory.)
 //!
 //! | column | |
 //! |---|---|
@@ -154,7 +154,7 @@ fn part(files: &[Input]) -> anyhow::Result<String> {
     Ok(first.place.url()?.into())
 }
 
-/// Blocks that go to who asks.
+/// Blocks that go to the client.
 struct Out {
     sender: Sender<Result<RecordBatch>>,
     part: String,
@@ -219,7 +219,7 @@ impl Out {
     }
 }
 
-/// The sums of tasks, in temporary files of who asks. Parts come one after another, each in the order of its blocks.
+/// The sums of tasks, in temporary files of the client. Parts come one after another, each in the order of its blocks.
 pub struct Fetched {
     received: Received,
     /// The part at hand, and the number of its next block.

@@ -1,4 +1,4 @@
-//! Who asks: plans here, submits, and reads the rows that come back.
+//! The client: plans here, submits, and reads the rows that come back.
 
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Operators of ours in a plan that travels from who asks to the scheduler, and from there to executors.
+//! Operators of ours in a plan that travels from the client to the scheduler, and from there to executors.
 //!
 //! ```text
 //! magic     15 bytes  begins with 0, as no message of Protocol Buffers does: those are Ballista's operators
@@ -42,7 +42,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Of who asks, and of a scheduler.
+    /// Of the client, and of a scheduler.
     pub fn new() -> Codec {
         Codec::default()
     }
@@ -67,7 +67,7 @@ impl Codec {
         if version != VERSION {
             return exec_err!(
                 "the plan was made by postlink-fleet {program} and has version {version}; this is postlink-fleet {PROGRAM}, \
-                 which runs version {VERSION}: the scheduler, the executors and who asks must be of one version"
+                 which runs version {VERSION}: the scheduler, the executors and the client must be of one version"
             );
         }
         let input = only(inputs.to_vec())?;
@@ -275,7 +275,7 @@ mod tests {
         let error = codec.decode(&bytes, &[input]).unwrap_err().to_string();
         let both = [
             "postlink-fleet 9.9 and has version 3",
-            "runs version 2: the scheduler, the executors and who asks must be of one version",
+            "runs version 2: the scheduler, the executors and the client must be of one version",
         ];
         assert!(both.iter().all(|part| error.contains(part)), "{error}");
     }
