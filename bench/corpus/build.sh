@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds real programs, linked with relocations kept, to measure and test on.
 #
-#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck bash perl vim tclsh tcc clang aarch64 aarch64-clang variants debug debug-large   (default: sqlite lua exc)
+#   build.sh DIR [target ...]     targets: sqlite lua exc redis rg gawk cppcheck bash perl vim tclsh tcc clang aarch64 aarch64-clang variants debug debug-large debug-clang   (default: sqlite lua exc)
 #
 # Sources come from Debian source packages (needs root once, for the source list) and crates.io. Results go to DIR/bin.
 # Needs: gcc, g++, make; rg needs cargo; clang needs lld-19 clang-19 llvm-19-dev libclang-19-dev libpolly-19-dev
 # libzstd-dev and 4 GiB of disk;
-# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants, debug and debug-large need clang-19 lld-19.
+# aarch64 needs gcc-aarch64-linux-gnu g++-aarch64-linux-gnu, aarch64-clang these and clang-19 lld-19; variants, debug and debug-large need clang-19 lld-19;
+# debug-clang what clang needs, clang-tools-19, cmake and ninja-build, 12 GiB of disk and two hours of a processor.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd); shift
@@ -138,6 +139,16 @@ X
     link=(clang++-19 -fuse-ld=lld -pie $Q)
     [ -f "$d/cppcheck-clang-5" ] || "${link[@]}" "$o"/*.o -o "$d/cppcheck-clang-5"
     [ -f "$d/cppcheck-x$COPIES" ] || copies "$o" "$d/cppcheck-x$COPIES" ;;
+  debug-clang)  # clang 19 with -g; of LLVM's own libraries, Debian's without. Code of each file is generated twice: the second program has split debug information
+    s=$(source_of llvm-toolchain-19); o=$src/clang-g; d=$bin/debug-large; cfg=llvm-config-19; mkdir -p "$d" "$o"
+    cmake -G Ninja -S "$s/clang" -B "$o" -DLLVM_DIR="$($cfg --cmakedir)" -DCLANG_TABLEGEN="$($cfg --bindir)/clang-tblgen" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 \
+      -DCMAKE_CXX_FLAGS="-O2 -g -gdwarf-5 -DNDEBUG -fPIC -fno-rtti" -DCMAKE_CXX_COMPILER_LAUNCHER="$here/twice.sh;$src/clang-g-split" -DLLVM_INCLUDE_TESTS=OFF -DCLANG_INCLUDE_TESTS=OFF \
+      -DCLANG_ENABLE_STATIC_ANALYZER=OFF -DCLANG_ENABLE_ARCMT=OFF -DLLVM_LINK_LLVM_DYLIB=OFF -DCLANG_LINK_CLANG_DYLIB=OFF > /dev/null
+    ninja -C "$o" clang > /dev/null
+    for kind in "" -split; do
+      (cd "$o$kind" && find . -name '*.o' | sort > objects)
+      (cd "$o$kind" && clang++-19 -pie -fuse-ld=lld $Q -Wl,--gc-sections -Wl,--build-id -o "$d/clang-5$kind" @objects -L"$($cfg --libdir)" $($cfg --link-static --libs all --system-libs) -lpthread -ldl -lm)
+    done ;;
   aarch64) sqlite_src; cc=aarch64-linux-gnu-gcc; a=$bin/aarch64   # run with: qemu-aarch64 -L /usr/aarch64-linux-gnu
     sqlite_with "$a/sqlite-pie" $cc -O2 -fPIE -pie $Q
     sqlite_with "$a/sqlite-static" $cc -O2 -fno-pie -no-pie -static $Q
