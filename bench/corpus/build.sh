@@ -50,6 +50,12 @@ copies() {      # copies FOLDER OUT: $COPIES times the program whose objects are
   clang-19 -O2 -g -gdwarf-5 -fPIE -c "$w/main.c" -o "$w/main.o"
   "${link[@]}" "$w"/main.o $(seq -f "$w/%g.o" "$COPIES") -o "$2"; rm -r "$w"
 }
+clang_inputs() { # clang_inputs CLANG: two preprocessed files of clang, which it compiles
+  local f s; s=$(source_of llvm-toolchain-19)
+  for f in SemaOverload SemaTemplate; do
+    [ -f "$dir/$f.ii" ] || "$1" -resource-dir "$(clang-19 -print-resource-dir)" $(llvm-config-19 --cppflags) -std=c++17 -fno-rtti -fno-exceptions -I"$s/clang/lib/Sema" -E "$s/clang/lib/Sema/$f.cpp" -o "$dir/$f.ii"
+  done
+}
 lua_with() { local out=$1; shift; "$@" $(ls "$(source_of lua5.4)"/src/*.c | grep -v luac.c) -lm -ldl -o "$out"; }
 
 for t in ${*:-sqlite lua exc}; do case $t in
@@ -109,9 +115,7 @@ X
       g++ $kind -fuse-ld=lld -B"$($cfg --bindir)" -Wl,--emit-relocs -Wl,--gc-sections -Wl,--build-id -L"$lib" -o "$bin/clang${kind}" "$o"/*.o \
         -Wl,--start-group $cl -Wl,--end-group $($cfg --link-static --libs all --system-libs) -lpthread -ldl -lm
     done
-    for f in SemaOverload SemaTemplate; do
-      "$bin/clang-no-pie" -resource-dir "$(clang-19 -print-resource-dir)" $($cfg --cppflags) -std=c++17 -fno-rtti -fno-exceptions -I"$s/../../lib/Sema" -E "$s/../../lib/Sema/$f.cpp" -o "$dir/$f.ii"
-    done ;;
+    clang_inputs "$bin/clang-no-pie" ;;
   debug) sqlite_src; d=$bin/debug; mkdir -p "$d"   # for cargo xtask bench debug; names say compiler and version; ONLY names those that are wanted
     is_there() { [ -f "$d/$1" ] || { [ -n "${ONLY:-}" ] && [[ " $ONLY " != *" $1 "* ]]; }; }
     for v in 4 5; do
@@ -148,7 +152,7 @@ X
     for kind in "" -split; do
       (cd "$o$kind" && find . -name '*.o' | sort > objects)
       (cd "$o$kind" && clang++-19 -pie -fuse-ld=lld $Q -Wl,--gc-sections -Wl,--build-id -o "$d/clang-5$kind" @objects -L"$($cfg --libdir)" $($cfg --link-static --libs all --system-libs) -lpthread -ldl -lm)
-    done ;;
+    done; clang_inputs "$d/clang-5" ;;
   aarch64) sqlite_src; cc=aarch64-linux-gnu-gcc; a=$bin/aarch64   # run with: qemu-aarch64 -L /usr/aarch64-linux-gnu
     sqlite_with "$a/sqlite-pie" $cc -O2 -fPIE -pie $Q
     sqlite_with "$a/sqlite-static" $cc -O2 -fno-pie -no-pie -static $Q

@@ -189,6 +189,7 @@ fn subjects(wishes: &Wishes, corpus: &Path, postlink: &Path) -> Result<Vec<Subje
                 Some("sqlite") => Workload::Script("sqlite"),
                 Some("cppcheck") => Workload::Script("cppcheck"),
                 Some("rg") => Workload::Script("rg"),
+                Some("clang") => Workload::Script("clang"),
                 // It reads a program that is there.
                 _ => Workload::Arguments(vec!["inspect".into(), "--json".into(), postlink.into()]),
             };
