@@ -32,6 +32,15 @@
 //! instructions say together counts more than what one says alone; and a branch without samples on either side does
 //! what branches like it do.
 //!
+//! A function's samples also say how often its callers run the blocks that call it ([`Called`]). Of a function that is
+//! entered `t` times by its own samples, and that others call `o` times, `w` instructions would have `t` samples each
+//! where `e + o` are expected, `e` being how often this block runs; they have two shapes as well. The derivative by the
+//! logarithm of `e` is that of one instruction, times `w e / (e + o)`. So a block that calls a function without samples
+//! hardly runs, whatever is at its neighbours; one that alone calls a hot function is hot; and one of many callers is
+//! asked for its part of what the others do not explain. As functions differ in how long their instructions take, `s`
+//! is a product then: of how often the function is entered, in the unit of all of the program, and of its pace, whose
+//! logarithm is normally distributed around 0 ([`PACE`]).
+//!
 //! From shares to counts leads a system of linear equations, one for each block, which is eliminated in the order of
 //! least fill ([`Elimination`]; Markowitz, "The elimination form of the inverse and its application to linear
 //! programming", 1957): without pivoting, as it is diagonally dominant. The transposed system gives the derivatives by
@@ -76,6 +85,32 @@ impl Observed {
     }
 }
 
+/// What is known of a function that a block calls, by the function's own samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Called {
+    /// The block that calls it.
+    pub block: u32,
+    /// How often it is entered, in the unit of [`Counts`].
+    pub entered: f64,
+    /// How often other blocks call it, in the same unit.
+    pub others: f64,
+    /// As how many instructions it counts.
+    pub weight: f64,
+    /// How much one of these can say at most for the block having run less often.
+    pub short: f64,
+    /// The same for more often.
+    pub long: f64,
+}
+
+impl Called {
+    /// The derivative of the logarithm of the likelihood by that of how often the block runs.
+    fn pull(&self, own: f64) -> f64 {
+        let all = (own + self.others).max(f64::MIN_POSITIVE);
+        let pull = (self.entered - all) / (1.0 + all / self.short + self.entered / self.long);
+        self.weight * pull * own / all
+    }
+}
+
 /// A way from block to block, or in or out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
@@ -101,6 +136,8 @@ pub struct Counts {
 
 /// Steps at most.
 const STEPS: usize = 120;
+/// The standard deviation of the logarithm of how long a function's instructions take beside those of the program.
+const PACE: f64 = 0.3;
 /// Share of each block's flow that vanishes: no loop runs for ever.
 const LEAK: f64 = 1e-6;
 /// Work that eliminating one graph may take; larger graphs are left alone.
@@ -264,6 +301,7 @@ impl Elimination {
 /// The ways of a graph by the node that they leave: those whose shares are sought.
 struct Fit<'a> {
     seen: &'a [(u32, Observed)],
+    called: &'a [Called],
     ways: &'a [Way],
     /// By node, the outside first, and one more: where its ways begin in `list`.
     first: Vec<u32>,
@@ -272,8 +310,10 @@ struct Fit<'a> {
     /// By way: the logarithm of its share, up to the sum; by way: the share.
     logs: Vec<f64>,
     shares: Vec<f64>,
-    /// The logarithm of the number of samples for each unit of flow.
+    /// The logarithm of how often the function is entered.
     scale: f64,
+    /// The logarithm of the number of samples of an average instruction for each time that it runs.
+    pace: f64,
     counts: Vec<f64>,
     worth: Vec<f64>,
 }
@@ -319,16 +359,24 @@ impl Fit<'_> {
         self.counts = counts;
     }
 
-    /// The derivatives of the logarithm of the posterior probability by the logarithms of all shares, and by the
-    /// scale, which is returned.
-    fn derivatives(&mut self, by: &mut [f64]) -> f64 {
-        let scale = exp(self.scale);
+    /// The derivatives of the logarithm of the posterior probability by the logarithms of all shares; and by the
+    /// scale and the pace, which are returned.
+    fn derivatives(&mut self, by: &mut [f64]) -> (f64, f64) {
+        let (scale, timed) = (exp(self.scale), exp(self.scale + self.pace));
         let mut by_scale = 0.0;
         self.worth.fill(0.0);
         for (b, o) in self.seen {
             let b = *b as usize;
             let count = self.counts[b].max(1e-12);
-            let pull = o.pull(scale * count);
+            let pull = o.pull(timed * count);
+            by_scale += pull;
+            self.worth[b] += pull / count;
+        }
+        let by_pace = by_scale - self.pace / (PACE * PACE);
+        for c in self.called {
+            let b = c.block as usize;
+            let count = self.counts[b].max(1e-12);
+            let pull = c.pull(scale * count);
             by_scale += pull;
             self.worth[b] += pull / count;
         }
@@ -353,13 +401,13 @@ impl Fit<'_> {
                     + prior / (way.doubt * way.doubt);
             }
         }
-        by_scale
+        (by_scale, by_pace)
     }
 }
 
 /// Finds the likely counts of `nodes` blocks, of which `seen` says what samples say of some (of a block as often as
-/// there is something to say). Counts are in the unit of samples of an average instruction; without samples the
-/// function is entered once.
+/// there is something to say), and `called` what those of the functions say that they call. Counts are in the unit of
+/// samples of an average instruction; without samples the function is entered once.
 /// `None` if the graph is too large, or nothing enters it.
 ///
 /// ```
@@ -370,14 +418,19 @@ impl Fit<'_> {
 /// let seen = [(0, 20.0), (1, 0.0), (2, 18.0)].map(|(block, samples)| {
 ///     (block, Observed { samples: vec![samples; 5], short: 4.0, long: 1.5 })
 /// });
-/// let counts = likely(3, &seen, &ways).unwrap();
+/// let counts = likely(3, &seen, &[], &ways).unwrap();
 /// assert!(counts.ways[1] < 0.05 * counts.ways[2]);
 /// ```
 ///
 /// # Panics
 ///
-/// If a way or an observation names a block that does not exist.
-pub fn likely(nodes: usize, seen: &[(u32, Observed)], ways: &[Way]) -> Option<Counts> {
+/// If a way, an observation or a call names a block that does not exist.
+pub fn likely(
+    nodes: usize,
+    seen: &[(u32, Observed)],
+    called: &[Called],
+    ways: &[Way],
+) -> Option<Counts> {
     let inside: Vec<(u32, u32)> = ways
         .iter()
         .filter(|w| w.from != OUTSIDE && w.to != OUTSIDE)
@@ -403,6 +456,7 @@ pub fn likely(nodes: usize, seen: &[(u32, Observed)], ways: &[Way]) -> Option<Co
     }
     let mut fit = Fit {
         seen,
+        called,
         ways,
         first,
         list,
@@ -410,6 +464,7 @@ pub fn likely(nodes: usize, seen: &[(u32, Observed)], ways: &[Way]) -> Option<Co
         logs: ways.iter().map(|w| ln(w.share.max(1e-9))).collect(),
         shares: vec![0.0; ways.len()],
         scale: 0.0,
+        pace: 0.0,
         counts: vec![0.0; nodes],
         worth: vec![0.0; nodes],
     };
@@ -440,13 +495,18 @@ pub fn likely(nodes: usize, seen: &[(u32, Observed)], ways: &[Way]) -> Option<Co
 
 /// Climbs by the signs of derivatives.
 fn climb(fit: &mut Fit<'_>) {
-    let unknowns = fit.ways.len() + 1;
+    // Only calls tell the pace from how often the function is entered.
+    let paces = usize::from(!fit.called.is_empty());
+    let unknowns = fit.ways.len() + 1 + paces;
     let mut by = vec![0.0; unknowns];
     let mut before = vec![0.0; unknowns];
     let mut step = vec![0.2f64; unknowns];
     for _ in 0..STEPS {
-        let (ways, scale) = by.split_at_mut(unknowns - 1);
-        scale[0] = fit.derivatives(ways);
+        let (ways, rest) = by.split_at_mut(fit.ways.len());
+        let (by_scale, by_pace) = fit.derivatives(ways);
+        for (slot, by) in rest.iter_mut().zip([by_scale, by_pace]) {
+            *slot = by;
+        }
         let mut largest = 0.0f64;
         for i in 0..unknowns {
             let agrees = by[i] * before[i];
@@ -465,9 +525,11 @@ fn climb(fit: &mut Fit<'_>) {
                 0.0
             };
             largest = largest.max(step[i]);
+            let ways = fit.ways.len();
             match fit.logs.get_mut(i) {
                 Some(log) => *log += change,
-                None => fit.scale += change,
+                None if i == ways => fit.scale += change,
+                None => fit.pace += change,
             }
         }
         fit.solve();
@@ -517,7 +579,7 @@ mod tests {
 
     #[test]
     fn without_samples_counts_are_what_is_expected() {
-        let counts = likely(6, &[], &a_loop()).expect("counts");
+        let counts = likely(6, &[], &[], &a_loop()).expect("counts");
         let wanted = [1.0, 10.0, 5.0, 5.0, 10.0, 1.0];
         for (count, wanted) in counts.blocks.iter().zip(wanted) {
             assert!((count - wanted).abs() < 1e-3, "{count} {wanted}");
@@ -527,7 +589,8 @@ mod tests {
     #[test]
     fn flow_is_conserved() {
         let ways = a_loop();
-        let counts = likely(6, &seen(&[0.0, 50.0, 3.0, 700.0, 40.0, 1.0]), &ways).expect("counts");
+        let counts =
+            likely(6, &seen(&[0.0, 50.0, 3.0, 700.0, 40.0, 1.0]), &[], &ways).expect("counts");
         for b in 0..6 {
             let sum = |of: &dyn Fn(&Way) -> u32| -> f64 {
                 let own = ways.iter().zip(&counts.ways).filter(|(w, _)| of(w) == b);
@@ -540,7 +603,7 @@ mod tests {
 
     #[test]
     fn an_arm_with_samples_runs_more_often_than_one_without() {
-        let counts = likely(6, &seen(&[0.0, 40.0, 0.0, 60.0, 50.0, 0.0]), &a_loop());
+        let counts = likely(6, &seen(&[0.0, 40.0, 0.0, 60.0, 50.0, 0.0]), &[], &a_loop());
         let blocks = counts.expect("counts").blocks;
         assert!(blocks[3] > 10.0 * blocks[2], "{blocks:?}");
     }
@@ -548,7 +611,12 @@ mod tests {
     #[test]
     fn a_stall_in_one_block_of_a_loop_is_no_loop_of_its_own() {
         // 4 has a hundred times the samples of the head, which runs as often.
-        let counts = likely(6, &seen(&[0.0, 40.0, 0.0, 60.0, 5000.0, 0.0]), &a_loop());
+        let counts = likely(
+            6,
+            &seen(&[0.0, 40.0, 0.0, 60.0, 5000.0, 0.0]),
+            &[],
+            &a_loop(),
+        );
         let blocks = counts.expect("counts").blocks;
         assert!(
             (blocks[4] - blocks[1]).abs() < 0.01 * blocks[1],
@@ -562,7 +630,7 @@ mod tests {
         // An arm has nearly all samples, but at one of its instructions; the other arm has a few at each.
         let mut seen = seen(&[0.0, 20.0, 0.0, 40.0, 20.0, 0.0]);
         seen[2].1.samples = vec![0.0, 0.0, 900.0, 0.0];
-        let blocks = likely(6, &seen, &a_loop()).expect("counts").blocks;
+        let blocks = likely(6, &seen, &[], &a_loop()).expect("counts").blocks;
         assert!(blocks[3] > 2.0 * blocks[2], "{blocks:?}");
     }
 
@@ -584,16 +652,80 @@ mod tests {
         assert!((poisson.pull(3.0) - 4.0).abs() < 1e-12);
     }
 
+    fn called(block: u32, entered: f64, others: f64) -> Called {
+        Called {
+            block,
+            entered,
+            others,
+            weight: 8.0,
+            short: 4.0,
+            long: 1.5,
+        }
+    }
+
+    /// Counts of the loop's arms, which have no samples though all around them has, by what they call.
+    fn arms(calls: &[Called]) -> (f64, f64) {
+        let seen = seen(&[0.0, 40.0, 0.0, 0.0, 50.0, 0.0]);
+        let blocks = likely(6, &seen, calls, &a_loop()).expect("counts").blocks;
+        (blocks[2], blocks[3])
+    }
+
+    #[test]
+    fn a_block_that_calls_what_has_no_samples_hardly_runs() {
+        let (calls, other) = arms(&[called(2, 0.0, 0.0)]);
+        assert!(other > 10.0 * calls, "{calls} {other}");
+    }
+
+    #[test]
+    fn a_block_that_alone_calls_a_hot_function_is_hot() {
+        let (calls, other) = arms(&[called(3, 12.0, 0.0)]);
+        assert!(other > 10.0 * calls, "{calls} {other}");
+    }
+
+    #[test]
+    fn a_hot_function_that_others_call_says_little() {
+        let (even, other) = arms(&[]);
+        assert!((even - other).abs() < 1e-6 * even, "{even} {other}");
+        let (calls, other) = arms(&[called(3, 12.0, 12.0)]);
+        assert!(other < 1.5 * calls, "{calls} {other}");
+    }
+
+    #[test]
+    fn a_function_that_is_slow_is_entered_less_often_than_its_samples_say() {
+        // What the loop's head calls is entered a tenth as often as the loop seems to run.
+        let samples = seen(&[0.0, 40.0, 3.0, 60.0, 50.0, 0.0]);
+        let alone = likely(6, &samples, &[], &a_loop()).expect("counts");
+        let with = likely(6, &samples, &[called(1, 4.0, 0.0)], &a_loop()).expect("counts");
+        assert!(with.blocks[1] < 0.8 * alone.blocks[1], "{with:?} {alone:?}");
+        let share = |of: &Counts| of.blocks[3] / of.blocks[1];
+        assert!(
+            (share(&with) - share(&alone)).abs() < 0.05,
+            "{with:?} {alone:?}"
+        );
+    }
+
+    #[test]
+    fn what_a_call_says_is_bounded() {
+        let pull = |entered, own| called(0, entered, 0.0).pull(own) / 8.0;
+        assert!((pull(1e9, 1.0) - 1.5).abs() < 1e-6);
+        assert!((pull(0.0, 1e9) + 4.0).abs() < 1e-6);
+        assert!(pull(10.0, 10.0).abs() < 1e-12);
+        assert!(pull(0.0, 0.0).is_finite());
+    }
+
     #[test]
     fn a_loop_without_a_way_out_ends() {
         let ways = [way(OUTSIDE, 0, 1.0), way(0, 0, 1.0)];
-        let counts = likely(1, &seen(&[10.0]), &ways).expect("counts");
+        let counts = likely(1, &seen(&[10.0]), &[], &ways).expect("counts");
         assert!(counts.blocks[0].is_finite());
     }
 
     #[test]
     fn what_nothing_enters_has_no_counts() {
-        assert_eq!(likely(1, &seen(&[10.0]), &[way(0, OUTSIDE, 1.0)]), None);
+        assert_eq!(
+            likely(1, &seen(&[10.0]), &[], &[way(0, OUTSIDE, 1.0)]),
+            None
+        );
     }
 
     #[test]
@@ -602,6 +734,6 @@ mod tests {
         let n = 400;
         let all = (0..n).flat_map(|a| (0..n).map(move |b| way(a, b, 1.0)));
         let ways: Vec<Way> = std::iter::once(way(OUTSIDE, 0, 1.0)).chain(all).collect();
-        assert_eq!(likely(n as usize, &[], &ways), None);
+        assert_eq!(likely(n as usize, &[], &[], &ways), None);
     }
 }

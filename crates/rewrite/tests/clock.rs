@@ -54,11 +54,12 @@ rare5:
     .section .note.GNU-stack, \"\", @progbits
 ";
 
-/// Counts of the blocks that begin at some labels, by samples at labels; `None`, and says so, if there is no compiler.
-fn counts(event: &str, samples: &[(&str, u64)], labels: &[&str]) -> Option<Vec<u64>> {
+/// Counts of the blocks of `main` that begin at some labels, by samples at labels; `None`, and says so, if there is no
+/// compiler.
+fn counts(code: &str, event: &str, samples: &[(&str, u64)], labels: &[&str]) -> Option<Vec<u64>> {
     let folder = tempfile::tempdir().expect("a folder");
     let (source, program) = (folder.path().join("a.s"), folder.path().join("a"));
-    fs::write(&source, CODE).expect("the folder is ours");
+    fs::write(&source, code).expect("the folder is ours");
     let status = Command::new("gcc")
         .args(["-Wl,-q", "-o"])
         .args([&program, &source])
@@ -102,7 +103,7 @@ const LABELS: [&str; 4] = ["main", "waits", "join", "rare"];
 #[test]
 fn a_load_that_waits_does_not_run_more_often_than_what_leads_to_it() {
     let samples = [("main", 30), ("waits", 10), ("after", 5000), ("join", 40)];
-    let Some(counts) = counts("cpu-clock:u", &samples, &LABELS) else {
+    let Some(counts) = counts(CODE, "cpu-clock:u", &samples, &LABELS) else {
         return;
     };
     let [main, waits, join, rare] = counts[..] else {
@@ -126,7 +127,7 @@ fn samples_of_instructions_say_how_often_blocks_run() {
         each(20, &["rare", "rare2", "rare3", "rare4", "rare5"]),
     ]
     .concat();
-    let Some(counts) = counts("instructions:u", &samples, &LABELS) else {
+    let Some(counts) = counts(CODE, "instructions:u", &samples, &LABELS) else {
         return;
     };
     let [main, waits, join, rare] = counts[..] else {
@@ -136,4 +137,109 @@ fn samples_of_instructions_say_how_often_blocks_run() {
     assert!((45_000..120_000).contains(&waits), "{waits}");
     assert!(main.abs_diff(join) <= main / 100, "{main} {join}");
     assert!((5_000..40_000).contains(&rare), "{rare}");
+}
+
+/// Two arms with the same instructions, each of which calls another function; and a third function that calls one of
+/// them as well.
+const CALLS: &str = "
+    .macro function name
+    .globl \\name
+    .type \\name, @function
+\\name:
+    .cfi_startproc
+    .endm
+    .macro end name
+    .cfi_endproc
+    .size \\name, . - \\name
+    .endm
+
+    function main
+    subq $8, %rsp
+    testl %edi, %edi
+    je two
+one:
+    movl $1, %edi
+    call first
+    jmp join
+two:
+    movl $2, %edi
+    call second
+join:
+    addl %edi, %eax
+    addq $8, %rsp
+    ret
+    end main
+
+    function first
+    leal 1(%rdi), %eax
+first2:
+    imull %edi, %eax
+first3:
+    xorl $5, %eax
+first4:
+    ret
+    end first
+
+    function second
+    leal 2(%rdi), %eax
+second2:
+    imull %edi, %eax
+second3:
+    xorl $6, %eax
+second4:
+    ret
+    end second
+
+    function other
+    call second
+other2:
+    leal 3(%rax), %eax
+other3:
+    addl %eax, %eax
+other4:
+    ret
+    end other
+    .section .note.GNU-stack, \"\", @progbits
+";
+
+/// How often the two arms run, with samples on neither: by samples of each instruction of both functions, and of the
+/// other caller of the second.
+fn arms(event: &str, first: u64, second: u64, other: u64) -> Option<(u64, u64)> {
+    let mut samples = vec![("main", 30), ("join", 30)];
+    let mut push = |labels: [&'static str; 4], count| {
+        if count > 0 {
+            samples.extend(labels.map(|label| (label, count)));
+        }
+    };
+    push(["first", "first2", "first3", "first4"], first);
+    push(["second", "second2", "second3", "second4"], second);
+    push(["other", "other2", "other3", "other4"], other);
+    let counts = counts(CALLS, event, &samples, &["one", "two"])?;
+    Some((counts[0], counts[1]))
+}
+
+#[test]
+fn an_arm_that_calls_a_function_with_samples_runs_more_often_than_one_that_calls_another_without() {
+    let Some((one, two)) = arms("cpu-clock:u", 20, 0, 0) else {
+        return;
+    };
+    assert!(one > 10 * two, "{one} {two}");
+    let (one, two) = arms("cpu-clock:u", 0, 20, 0).expect("a compiler");
+    assert!(two > 10 * one, "{one} {two}");
+}
+
+#[test]
+fn a_function_that_others_call_often_makes_no_arm_hot() {
+    let Some((one, two)) = arms("cpu-clock:u", 10, 20, 20) else {
+        return;
+    };
+    assert!(one > two, "{one} {two}");
+}
+
+#[test]
+fn samples_of_executed_instructions_say_nothing_of_callers() {
+    let Some(before) = arms("instructions:u", 20, 0, 0) else {
+        return;
+    };
+    assert_eq!(arms("instructions:u", 0, 20, 0), Some(before));
 }

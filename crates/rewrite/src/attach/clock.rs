@@ -14,6 +14,8 @@
 //! processors retire several at once, of which the first has the samples of all. So instructions are asked one by one,
 //! each of them with little to say, and not for the sum of a block's.
 //!
+//! What a function calls tells of its blocks as well, by samples of the called functions: [`super::sampled`].
+//!
 //! What instructions can say at most ([`TIME`]) and how far branches are from what is expected of them ([`DOUBT`]) were
 //! chosen on sqlite, bash and perl alone, for taken branches; [`INSTRUCTIONS`] on all, of samples that were drawn, and
 //! moved on a little.
@@ -23,7 +25,7 @@
 //! * Blocks that no sample is near get counts all the same: above 0 only if that makes a thousandth of a sample.
 //! * Where the graph is too large, evidence is what it was for samples of other kinds: counts of blocks.
 
-use postlink_flow::likely::{Counts, OUTSIDE, Observed, Way, likely};
+use postlink_flow::likely::{Called, Counts, OUTSIDE, Observed, Way, likely};
 use postlink_isa::Isa;
 
 use crate::analyse::predict::Predictor;
@@ -56,31 +58,64 @@ const DOUBT: f64 = 2.0;
 /// Counts for each sample by instruction.
 const UNIT: f64 = 1000.0;
 
-/// Evidence of counts from samples of a function's instructions, sorted by address. `false` if there is none.
-pub(super) fn samples<I: Isa>(
-    program: &Program<'_>,
-    cfg: &Cfg,
-    records: &[Record],
-    error: Error,
-    evidence: &mut Evidence,
-) -> bool {
-    let seen: Vec<(BlockId, Observed)> = (0..)
-        .zip(&cfg.blocks)
-        .filter_map(|(b, block)| {
-            let observed = observed::<I>(program, (block.start, block.end), records, error)?;
-            Some((b, observed))
-        })
-        .collect();
-    let any = |o: &Observed| o.samples.iter().any(|n| *n > 0.0);
-    if !seen.iter().any(|(_, o)| any(o)) {
-        return false;
+/// A function with samples, and its likely counts.
+pub(super) struct Sampled {
+    seen: Vec<(BlockId, Observed)>,
+    ways: Vec<Way>,
+    /// In samples of an average instruction.
+    counts: Counts,
+}
+
+impl Sampled {
+    /// Of samples of a function's instructions, sorted by address. `None` if there are none, or the graph is too large.
+    pub(super) fn of<I: Isa>(
+        program: &Program<'_>,
+        cfg: &Cfg,
+        records: &[Record],
+        error: Error,
+    ) -> Option<Sampled> {
+        let seen: Vec<(BlockId, Observed)> = (0..)
+            .zip(&cfg.blocks)
+            .filter_map(|(b, block)| {
+                let observed = observed::<I>(program, (block.start, block.end), records, error)?;
+                Some((b, observed))
+            })
+            .collect();
+        let any = |o: &Observed| o.samples.iter().any(|n| *n > 0.0);
+        if !seen.iter().any(|(_, o)| any(o)) {
+            return None;
+        }
+        let ways = ways::<I>(program, cfg);
+        let counts = likely(cfg.blocks.len(), &seen, &[], &ways)?;
+        Some(Sampled { seen, ways, counts })
     }
-    let ways = ways::<I>(program, cfg);
-    let Some(counts) = likely(cfg.blocks.len(), &seen, &ways) else {
-        return false;
-    };
-    take(cfg, &ways, &counts, evidence);
-    true
+
+    /// Counts that take account of the functions that it calls.
+    pub(super) fn again(&self, called: &[Called]) -> Option<Counts> {
+        likely(self.counts.blocks.len(), &self.seen, called, &self.ways)
+    }
+
+    /// Takes other counts.
+    pub(super) fn set(&mut self, counts: Counts) {
+        self.counts = counts;
+    }
+
+    /// How often a block runs.
+    pub(super) fn runs(&self, b: BlockId) -> f64 {
+        self.counts.blocks.get(b as usize).copied().unwrap_or(0.0)
+    }
+
+    /// How often the function is entered at its beginning.
+    pub(super) fn entered(&self) -> f64 {
+        let mut ways = self.ways.iter().zip(&self.counts.ways);
+        let first = ways.find(|(way, _)| way.from == OUTSIDE && way.to == 0);
+        first.map_or(0.0, |(_, count)| *count)
+    }
+
+    /// Takes the counts for evidence. They conserve flow but for rounding.
+    pub(super) fn tell(&self, cfg: &Cfg, evidence: &mut Evidence) {
+        take(cfg, &self.ways, &self.counts, evidence);
+    }
 }
 
 /// What samples say of the code from one address to another.
@@ -172,7 +207,7 @@ fn never_returns(cfg: &Cfg, b: BlockId) -> bool {
     block.nonlocal_exits && block.unlikely && block.term == Term::Fall
 }
 
-/// Takes likely counts for evidence. They conserve flow but for rounding.
+/// Takes likely counts for evidence.
 fn take(cfg: &Cfg, ways: &[Way], counts: &Counts, evidence: &mut Evidence) {
     let whole = |count: f64| (count * UNIT) as u64;
     for (slot, count) in evidence.blocks.iter_mut().zip(&counts.blocks) {

@@ -3,7 +3,7 @@
 //! | profile | how | where |
 //! |---|---|---|
 //! | counters of this very file | solved exactly | here |
-//! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced; of instructions alone the likeliest counts ([`clock`]) | [`addresses`] |
+//! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced; of instructions alone the likeliest counts ([`clock`], [`sampled`]) | [`addresses`] |
 //! | by names: fdata, aggregated samples | likewise, once names are addresses | [`named`] |
 //! | machine profiles: what ran | counts made up to suit | [`machine`] |
 //! | none | each function that an option is about is taken for called once | [`unprofiled`] |
@@ -23,6 +23,7 @@ pub mod named;
 pub(crate) mod pseudo_probes;
 mod records;
 mod renamed;
+mod sampled;
 pub mod unprofiled;
 
 use postlink_isa::Isa;

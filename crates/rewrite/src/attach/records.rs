@@ -32,9 +32,9 @@ use rustc_hash::FxHashMap;
 use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::{Analysed, Scratch, prepare};
 use crate::attach::account::Account;
-use crate::attach::clock;
 use crate::attach::evidence::Evidence;
 use crate::attach::lookup::function_at;
+use crate::attach::sampled;
 use crate::attach::{Attached, Outcome};
 use crate::cfg::{BlockId, Cfg, Term};
 use crate::discover::{NonlocalExits, Program};
@@ -148,6 +148,10 @@ pub(super) fn attach_all<'d, I: Isa>(
     }
     account.functions = groups.len() as u64;
     let groups: Vec<_> = groups.into_iter().collect();
+    if let Some(weigh @ (CountWeight::Instructions | CountWeight::Time)) = made.weigh {
+        let done = sampled::attach_all::<I>(program, nonlocal_exits, &groups, weigh);
+        return Attached::gather(program, done, account);
+    }
     let done: Vec<Outcome<'d>> = postlink_parallel::map_with(
         &groups,
         || (Scratch::default(), Inference::default()),
@@ -228,17 +232,7 @@ fn attach_function<'d, I: Isa>(
     let mut fitted = MatchedRecords::default();
     match weigh {
         Some(weigh) => {
-            let error = match weigh {
-                CountWeight::Calls => None,
-                CountWeight::Instructions => Some(clock::INSTRUCTIONS),
-                CountWeight::Time => Some(clock::TIME),
-            };
-            let fits = error.is_some_and(|error| {
-                clock::samples::<I>(program, &analysed.cfg, records, error, &mut evidence)
-            });
-            if !fits {
-                samples::<I>(program, &analysed, &places, records, weigh, &mut evidence);
-            }
+            samples::<I>(program, &analysed, &places, records, weigh, &mut evidence);
         }
         None => {
             fitted = branches::<I>(program, &analysed, &places, records, &mut evidence);
@@ -280,13 +274,13 @@ fn attach_function<'d, I: Isa>(
 }
 
 /// Blocks by address.
-struct Places {
+pub(super) struct Places {
     starts: Vec<(u64, BlockId)>,
     blocks: BoltBlocks,
 }
 
 impl Places {
-    fn new(cfg: &Cfg) -> Places {
+    pub(super) fn new(cfg: &Cfg) -> Places {
         let mut starts: Vec<(u64, BlockId)> = cfg
             .blocks
             .iter()
@@ -617,7 +611,7 @@ fn calls<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, at: u64) -> bool 
 }
 
 /// Counts of blocks from samples of addresses: a thousand for each sample by instruction, as BOLT does it.
-fn samples<I: Isa>(
+pub(super) fn samples<I: Isa>(
     program: &Program<'_>,
     analysed: &Analysed<'_>,
     places: &Places,
