@@ -37,9 +37,55 @@ pub fn exp(x: f64) -> f64 {
     sum * f64::from_bits(((power as i64 + 1023) as u64) << 52)
 }
 
+/// How many numbers [`exp_each`] works on at a time.
+const TOGETHER: usize = 8;
+
+/// [`exp`] of each number, in its place, with the same bits. The divisions of one series wait for each other, those of
+/// several do not: a list takes a fraction of the time that its numbers take one by one.
+pub fn exp_each(list: &mut [f64]) {
+    let (parts, rest) = list.as_chunks_mut::<TOGETHER>();
+    for part in parts {
+        let (mut power, mut left) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+        for k in 0..TOGETHER {
+            let x = part[k].clamp(-700.0, 700.0);
+            power[k] = (x / LN_2).round();
+            left[k] = x - power[k] * LN_2;
+        }
+        let mut sum = [1.0; TOGETHER];
+        for term in (1..=12).rev() {
+            for (sum, left) in sum.iter_mut().zip(left) {
+                *sum = 1.0 + *sum * left / f64::from(term);
+            }
+        }
+        for k in 0..TOGETHER {
+            let scale = f64::from_bits(((power[k] as i64 + 1023) as u64) << 52);
+            part[k] = if part[k] < -700.0 {
+                0.0
+            } else {
+                sum[k] * scale
+            };
+        }
+    }
+    rest.iter_mut().for_each(|x| *x = exp(*x));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_has_the_same_bits_as_its_numbers() {
+        let edges = [0.0, -0.0, -700.0, -700.1, 700.0, 1e9, -1e9, f64::INFINITY];
+        let list = || {
+            let numbers = (-4000..4003).map(|k| f64::from(k) * 0.1937);
+            edges.into_iter().chain(numbers)
+        };
+        let mut all: Vec<f64> = list().collect();
+        exp_each(&mut all);
+        for (x, exps) in list().zip(all) {
+            assert_eq!(exps.to_bits(), exp(x).to_bits(), "{x}");
+        }
+    }
 
     #[test]
     fn both_agree_with_the_library() {

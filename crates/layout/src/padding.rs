@@ -12,7 +12,8 @@
 //! function's line that seldom runs may be shared with the next function, and one that is always in the cache anyway is
 //! worth no padding.
 
-use postlink_flow::logarithm::{exp, ln};
+use postlink_flow::logarithm::{exp, exp_each, ln};
+use rustc_hash::FxHashMap;
 
 use crate::call_graph::Function;
 use crate::heap::Gain;
@@ -103,21 +104,41 @@ struct LineCost {
 impl LineCost {
     /// `None` if all lines have room.
     fn new(fetches: &[u64]) -> Option<Self> {
-        let fetches: Vec<f64> = fetches
-            .iter()
-            .filter(|n| **n > 0)
-            .map(|n| *n as f64)
-            .collect();
-        if fetches.len() <= ROOM {
+        let mut rates: Vec<u64> = fetches.iter().copied().filter(|n| *n > 0).collect();
+        if rates.len() <= ROOM {
             return None;
         }
-        let lines = |time: f64| fetches.iter().map(|n| 1.0 - exp(-n * time)).sum::<f64>();
+        // Many lines are fetched equally often. Sums go over all of them, in their order.
+        let of_lines = rates.clone();
+        rates.sort_unstable();
+        rates.dedup();
+        let places: Vec<usize> = of_lines
+            .iter()
+            .map(|n| rates.partition_point(|rate| rate < n))
+            .collect();
+        let rates: Vec<f64> = rates.into_iter().map(|n| n as f64).collect();
+        let mut away = vec![0.0; rates.len()];
+        let at_time = |time: f64, away: &mut [f64]| {
+            for (away, n) in away.iter_mut().zip(&rates) {
+                *away = -n * time;
+            }
+            exp_each(away);
+        };
+        let mut lines = |time: f64| {
+            at_time(time, &mut away);
+            places.iter().map(|place| 1.0 - away[*place]).sum::<f64>()
+        };
         // With a time of 1 divided by the fetches of the most frequent line at most 1 - 1/e of all lines are there; and
         // all but a few when each has been fetched 64 times.
-        let most = fetches.iter().copied().fold(1.0, f64::max);
-        let (mut low, mut high) = (ln(1.0 / (most * 1e6)), ln(64.0));
+        let most = rates.iter().copied().fold(1.0, f64::max);
+        let ends = (ln(1.0 / (most * 1e6)), ln(64.0));
+        let (mut low, mut high) = ends;
         for _ in 0..64 {
             let time = (low + high) / 2.0;
+            // There is no number between the two, and both have been tried.
+            if time == low && low != ends.0 || time == high && high != ends.1 {
+                break;
+            }
             if lines(exp(time)) < ROOM as f64 {
                 low = time;
             } else {
@@ -125,10 +146,11 @@ impl LineCost {
             }
         }
         let time = exp(low);
+        at_time(time, &mut away);
         let rate = |power: i32| {
-            fetches
+            places
                 .iter()
-                .map(|n| n.powi(power) * exp(-n * time))
+                .map(|place| rates[*place].powi(power) * away[*place])
                 .sum::<f64>()
         };
         Some(Self {
@@ -139,63 +161,133 @@ impl LineCost {
 
     fn of(self, fetches: u64) -> f64 {
         let n = fetches as f64;
-        let away = exp(-n * self.time);
+        self.with(n, exp(-n * self.time))
+    }
+
+    /// What a line costs that is fetched `n` times, and that `away` is the share of.
+    fn with(self, n: f64, away: f64) -> f64 {
         n * away + self.room * (1.0 - away)
+    }
+
+    /// What a line costs that is fetched as often as each stretch runs.
+    fn of_stretches(self, stretches: &[Vec<Stretch>]) -> Vec<Vec<PricedStretch>> {
+        let all = || stretches.iter().flatten();
+        let mut away: Vec<f64> = all().map(|s| -(s.runs as f64) * self.time).collect();
+        exp_each(&mut away);
+        let mut away = away.into_iter();
+        let mut priced = |stretch: &Stretch| PricedStretch {
+            stretch: *stretch,
+            cost: self.with(stretch.runs as f64, away.next().unwrap_or(0.0)),
+        };
+        let of_function = |list: &Vec<Stretch>| list.iter().map(&mut priced).collect();
+        stretches.iter().map(of_function).collect()
     }
 }
 
-/// Calls `line` for each line of a function at `start`: its number, and how often it is fetched.
-fn lines(start: u64, stretches: &[Stretch], mut line: impl FnMut(u64, u64)) {
-    let mut last: Option<(u64, u64)> = None;
-    for stretch in stretches.iter().filter(|stretch| stretch.len > 0) {
+/// A stretch, and what a line costs that is fetched as often as it runs.
+#[derive(Clone, Copy)]
+struct PricedStretch {
+    stretch: Stretch,
+    cost: f64,
+}
+
+/// Calls `line` for each line of a function at `start`: its number, and the stretch in it that runs most.
+fn lines<S: Copy>(
+    start: u64,
+    stretches: &[S],
+    of: impl Fn(&S) -> &Stretch,
+    mut line: impl FnMut(u64, S),
+) {
+    let mut last: Option<(u64, S)> = None;
+    for s in stretches.iter().filter(|s| of(s).len > 0) {
+        let stretch = of(s);
         let from = start + stretch.offset;
         for number in from / LINE..=(from + stretch.len - 1) / LINE {
             match &mut last {
-                Some((same, fetches)) if *same == number => *fetches = stretch.runs.max(*fetches),
+                Some((same, most)) if *same == number => {
+                    if stretch.runs > of(most).runs {
+                        *most = *s;
+                    }
+                }
                 _ => {
-                    if let Some((number, fetches)) = last.replace((number, stretch.runs)) {
-                        line(number, fetches);
+                    if let Some((number, most)) = last.replace((number, *s)) {
+                        line(number, most);
                     }
                 }
             }
         }
     }
-    if let Some((number, fetches)) = last {
-        line(number, fetches);
+    if let Some((number, most)) = last {
+        line(number, most);
+    }
+}
+
+/// What lines cost that two functions share, by how often they are fetched: most pairs of functions are tried more than
+/// once.
+struct Shared {
+    cost: LineCost,
+    known: FxHashMap<u64, f64>,
+}
+
+impl Shared {
+    fn of(&mut self, fetches: u64) -> f64 {
+        let cost = self.cost;
+        let known = self.known.entry(fetches);
+        *known.or_insert_with(|| cost.of(fetches))
     }
 }
 
 /// The last line of functions that follow each other. One that two functions share is fetched by both, as if they ran
 /// at different times.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Last {
     number: u64,
     fetches: u64,
+    cost: f64,
 }
 
 impl Last {
     /// What a function adds to the cost of the lines in front of it.
-    fn added(&self, start: u64, stretches: &[Stretch], cost: LineCost) -> f64 {
+    fn added(&self, start: u64, stretches: &[PricedStretch], shared: &mut Shared) -> f64 {
         let mut sum = 0.0;
-        lines(start, stretches, |number, fetches| {
-            sum += if number == self.number {
-                cost.of(fetches.saturating_add(self.fetches)) - cost.of(self.fetches)
-            } else {
-                cost.of(fetches)
-            };
-        });
+        lines(
+            start,
+            stretches,
+            |s| &s.stretch,
+            |number, most| {
+                sum += if number == self.number {
+                    shared.of(most.stretch.runs.saturating_add(self.fetches)) - self.cost
+                } else {
+                    most.cost
+                };
+            },
+        );
         sum
     }
 
-    fn put(&mut self, start: u64, stretches: &[Stretch]) {
-        lines(start, stretches, |number, fetches| {
-            let shared = number == self.number;
-            let before = if shared { self.fetches } else { 0 };
-            *self = Last {
-                number,
-                fetches: fetches.saturating_add(before),
-            };
-        });
+    fn put(&mut self, start: u64, stretches: &[PricedStretch], shared: &mut Shared) {
+        lines(
+            start,
+            stretches,
+            |s| &s.stretch,
+            |number, most| {
+                let runs = most.stretch.runs;
+                *self = if number == self.number {
+                    let fetches = runs.saturating_add(self.fetches);
+                    Last {
+                        number,
+                        fetches,
+                        cost: shared.of(fetches),
+                    }
+                } else {
+                    Last {
+                        number,
+                        fetches: runs,
+                        cost: most.cost,
+                    }
+                };
+            },
+        );
     }
 }
 
@@ -215,35 +307,53 @@ pub fn by_misses(
     limit: u64,
 ) -> Vec<u64> {
     let usual = at_lines(order, functions, least, limit);
-    let (mut at, mut fetched, mut last) = (0u64, Vec::new(), Last::default());
+    let (mut at, mut fetched, mut last) = (0u64, Vec::new(), 0);
     for i in order.iter().map(|i| *i as usize) {
         at = at.next_multiple_of(usual[i]);
-        lines(at, &stretches[i], |number, fetches| {
-            match fetched.last_mut() {
-                Some(before) if number == last.number => *before = fetches.saturating_add(*before),
-                _ => fetched.push(fetches),
-            }
-            last.number = number;
-        });
+        lines(
+            at,
+            &stretches[i],
+            |s| s,
+            |number, most| {
+                match fetched.last_mut() {
+                    Some(before) if number == last => *before = most.runs.saturating_add(*before),
+                    _ => fetched.push(most.runs),
+                }
+                last = number;
+            },
+        );
         at = at.saturating_add(functions[i].size);
     }
     let Some(cost) = LineCost::new(&fetched) else {
         return usual;
     };
+    let priced = cost.of_stretches(stretches);
+    let known = FxHashMap::default();
+    let mut shared = Shared { cost, known };
+    let nothing = Last {
+        cost: cost.of(0),
+        ..Last::default()
+    };
     // What padding a function costs is weighed against `price`, the least number of misses that a byte must save.
-    let padded = |price: f64| {
+    let mut padded = |price: f64| {
         let mut alignment: Vec<u64> = (0..functions.len())
             .map(|i| least.get(i).copied().unwrap_or(1).max(1))
             .collect();
-        let (mut at, mut last) = (0u64, Last::default());
+        let (mut at, mut last) = (0u64, nothing.clone());
         for i in order.iter().map(|i| *i as usize) {
             let own = alignment[i];
-            let value = |align: u64| {
+            let mut value = |align: u64| {
                 let start = at.next_multiple_of(align);
-                last.added(start, &stretches[i], cost) + price * (start - at) as f64
+                last.added(start, &priced[i], &mut shared) + price * (start - at) as f64
             };
             let mut best = (value(own), own);
+            let mut tried = at.next_multiple_of(own);
             for align in ALIGNMENTS.into_iter().filter(|align| *align > own) {
+                // Of the same place the value is the same.
+                let start = at.next_multiple_of(align);
+                if std::mem::replace(&mut tried, start) == start {
+                    continue;
+                }
                 let value = value(align);
                 if value < best.0 {
                     best = (value, align);
@@ -251,7 +361,7 @@ pub fn by_misses(
             }
             alignment[i] = best.1;
             let start = at.next_multiple_of(best.1);
-            last.put(start, &stretches[i]);
+            last.put(start, &priced[i], &mut shared);
             at = start.saturating_add(functions[i].size);
         }
         (alignment, at)

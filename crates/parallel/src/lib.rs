@@ -89,6 +89,15 @@ pub fn map_range_with<S, R: Send>(
     complete(made)
 }
 
+/// What `f` makes of each number below `count`, each of which is a part: when it is begun, those below it have been
+/// begun too.
+pub fn map_in_turn<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let mut made: Vec<Option<R>> = Vec::with_capacity(count);
+    made.resize_with(count, || None);
+    share(made.iter_mut().enumerate(), |(i, made)| *made = Some(f(i)));
+    complete(made)
+}
+
 /// What `f` makes of each item, which it may change and whose number it is told.
 pub fn map_mut<T: Send, R: Send>(items: &mut [T], f: impl Fn(usize, &mut T) -> R + Sync) -> Vec<R> {
     let mut made: Vec<Option<R>> = Vec::with_capacity(items.len());

@@ -173,14 +173,43 @@ pub fn optimize_and_save<'p>(
     phases: &mut Phases,
     save: impl FnOnce(&dyn Fitted<'_>) -> Result<()>,
 ) -> Result<Optimized> {
+    let fit = fit_and_save(input, profile, options, phases, save)?;
+    optimize_fitted(input, fit, target, proof, phases)
+}
+
+/// A program with the counts that it will be laid out for. The profile is needed no more.
+pub struct Fit<'d> {
+    fitted: Box<dyn Fitted<'d> + 'd>,
+    options: OptimizeOptions,
+}
+
+/// Finds a program's counts in a profile, which go to `save` as well.
+pub fn fit_and_save<'d, 'p>(
+    input: &'d Parsed<'_>,
+    profile: impl Into<Source<'p>>,
+    options: &OptimizeOptions,
+    phases: &mut Phases,
+    save: impl FnOnce(&dyn Fitted<'_>) -> Result<()>,
+) -> Result<Fit<'d>> {
     let named = || input.path.display().to_string();
     let mut options = options.clone();
     if options.debug_info == DebugInfo::Update {
         options.split_files = split_files::find(&input.path, &input.elf);
     }
-    let options = &options;
-    let fitted = fit(&input.elf, profile, options, phases).with_context(named)?;
+    let fitted = fit(&input.elf, profile, &options, phases).with_context(named)?;
     save(&*fitted)?;
+    Ok(Fit { fitted, options })
+}
+
+/// Writes a program laid out for its counts, proved if that is wanted.
+pub fn optimize_fitted(
+    input: &Parsed<'_>,
+    Fit { fitted, options }: Fit<'_>,
+    target: &Path,
+    proof: Proof<'_>,
+    phases: &mut Phases,
+) -> Result<Optimized> {
+    let named = || input.path.display().to_string();
     let mut job = fitted.lay_out(phases).with_context(named)?;
     let split: Vec<&[u8]> = options
         .split_files

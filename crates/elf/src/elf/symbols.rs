@@ -64,7 +64,7 @@ impl<'d> Symbols<'d> {
 /// The string at an offset of a string table, up to its zero byte; `None` if it has no end.
 pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
     let tail = table.get(at as usize..)?;
-    let end = tail.iter().position(|b| *b == 0)?;
+    let end = memchr::memchr(0, tail)?;
     tail.get(..end)
 }
 

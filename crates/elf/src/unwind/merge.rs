@@ -34,6 +34,8 @@
 
 #![warn(clippy::indexing_slicing)]
 
+use std::borrow::Cow;
+
 use super::cfi::{Instruction, Instructions, op};
 use super::cursor::{put_uleb, uleb_len};
 use super::eh_frame::{Cie, EhFrame, Fde, NewFde, cie_pointers, entry_body, fde_head};
@@ -43,6 +45,8 @@ use crate::{ErrorKind, FormatError};
 const HEADER: u64 = 12;
 const ENTRY: u64 = 8;
 const END_MARKER: u64 = 4;
+/// Old entries that one thread copies at a time.
+const PART: usize = 4096;
 const ALIGN: u64 = 4;
 
 /// Bytes of a new FDE, length field included. A CIE index out of range counts as a CIE without LSDA; writing refuses
@@ -105,8 +109,9 @@ pub fn write_merged(
     let mut writer = Writer {
         old,
         addr: eh_frame_addr,
+        base: 0,
         out: Vec::with_capacity(eh_frame.len()),
-        cies: Vec::with_capacity(old.cies.len()),
+        cies: Cow::Owned(Vec::with_capacity(old.cies.len())),
         scratch: Vec::new(),
         table: Vec::with_capacity((hdr.len() as u64 / ENTRY) as usize),
     };
@@ -121,13 +126,23 @@ pub fn write_merged(
             ))
         })?;
     }
-    for fde in &old.fdes {
-        writer.old_fde(fde).map_err(|e| {
-            e.within(format_args!(
-                "the FDE at offset {:#x} of the input",
-                fde.offset
-            ))
-        })?;
+    let parts: Vec<&[Fde<'_>]> = old.fdes.chunks(PART).collect();
+    let mut base = writer.out.len();
+    let mut bases = Vec::with_capacity(parts.len());
+    for part in &parts {
+        bases.push(base);
+        base += part.iter().map(|fde| fde.bytes.len()).sum::<usize>();
+    }
+    let written = postlink_parallel::map_range(parts.len(), |number| {
+        let fdes = parts.get(number).copied().unwrap_or_default();
+        let end = bases.get(number + 1).copied().unwrap_or(base);
+        let start = bases.get(number).copied().unwrap_or(base);
+        writer.part(start, end - start).old_fdes(fdes)
+    });
+    for part in written {
+        let (out, table) = part?;
+        writer.out.extend_from_slice(&out);
+        writer.table.extend(table);
     }
     writer.out.extend([0; END_MARKER as usize]);
     if writer.out.len() != eh_frame.len() {
@@ -147,9 +162,11 @@ struct Writer<'a, 'd> {
     old: &'a EhFrame<'d>,
     /// Of the new section.
     addr: u64,
+    /// Offset in it of what is written here.
+    base: usize,
     out: Vec<u8>,
-    /// Offsets of the CIEs in `out`.
-    cies: Vec<usize>,
+    /// Offsets of the CIEs in the section.
+    cies: Cow<'a, [usize]>,
     scratch: Vec<u8>,
     /// (code, FDE), in order of preference for equal code.
     table: Vec<(u64, u64)>,
@@ -157,7 +174,33 @@ struct Writer<'a, 'd> {
 
 impl<'a, 'd> Writer<'a, 'd> {
     fn here(&self) -> u64 {
-        self.addr.wrapping_add(self.out.len() as u64)
+        self.addr.wrapping_add((self.base + self.out.len()) as u64)
+    }
+
+    /// A writer of `len` bytes at an offset of the section.
+    fn part<'b>(&'b self, base: usize, len: usize) -> Writer<'b, 'd> {
+        Writer {
+            old: self.old,
+            addr: self.addr,
+            base,
+            out: Vec::with_capacity(len),
+            cies: Cow::Borrowed(&self.cies),
+            scratch: Vec::new(),
+            table: Vec::new(),
+        }
+    }
+
+    /// Copies entries. Gives their bytes, and their part of the search table.
+    fn old_fdes(mut self, fdes: &[Fde<'_>]) -> Result<(Vec<u8>, Vec<(u64, u64)>), FormatError> {
+        for fde in fdes {
+            self.old_fde(fde).map_err(|e| {
+                e.within(format_args!(
+                    "the FDE at offset {:#x} of the input",
+                    fde.offset
+                ))
+            })?;
+        }
+        Ok((self.out, self.table))
     }
 
     /// Adjusts the pointer at `at` in the entry that was copied to `start` from the address `old`.
@@ -169,7 +212,7 @@ impl<'a, 'd> Writer<'a, 'd> {
         old: u64,
         what: &str,
     ) -> Result<(), FormatError> {
-        let new = self.addr.wrapping_add((start + at) as u64);
+        let new = self.addr.wrapping_add((self.base + start + at) as u64);
         let bytes = self.out.get_mut(start + at..).unwrap_or(&mut []);
         pointer::relocate(
             encoding,
@@ -183,7 +226,7 @@ impl<'a, 'd> Writer<'a, 'd> {
 
     fn cie(&mut self, cie: &Cie<'_>) -> Result<(), FormatError> {
         let start = self.out.len();
-        self.cies.push(start);
+        self.cies.to_mut().push(self.base + start);
         self.out.extend_from_slice(cie.bytes);
         if let (Some((encoding, _)), Some(at)) = (
             cie.personality,
@@ -240,7 +283,7 @@ impl<'a, 'd> Writer<'a, 'd> {
             .at_address(fde.start)
             .values(fde.len, "a length that keeps within the address space"));
         }
-        let (cie, distance) = self.cie_distance(start + 4, fde.cie)?;
+        let (cie, distance) = self.cie_distance(self.base + start + 4, fde.cie)?;
         let size = new_size(self.old, fde);
         let length = u32::try_from(size - 4)
             .ok()
@@ -279,7 +322,7 @@ impl<'a, 'd> Writer<'a, 'd> {
                 pointer::size(cie.lsda_encoding).unwrap_or(0) as u64,
             );
             if cie.lsda_encoding != OMIT {
-                let field = self.addr.wrapping_add(self.out.len() as u64);
+                let field = self.here();
                 let target = fde.lsda.unwrap_or(0);
                 pointer::write(
                     &mut self.out,
@@ -302,8 +345,8 @@ impl<'a, 'd> Writer<'a, 'd> {
         }
         self.out.extend_from_slice(&fde.instructions);
         self.out.resize(start + size as usize, op::NOP);
-        self.table
-            .push((fde.start, self.addr.wrapping_add(start as u64)));
+        let at = self.addr.wrapping_add((self.base + start) as u64);
+        self.table.push((fde.start, at));
         Ok(())
     }
 
@@ -313,7 +356,7 @@ impl<'a, 'd> Writer<'a, 'd> {
         self.out.extend_from_slice(fde.bytes);
         let mut body = entry_body(fde.bytes, fde.addr)?;
         let id = body.pos() - 4;
-        let (cie, distance) = self.cie_distance(start + id, fde.cie)?;
+        let (cie, distance) = self.cie_distance(self.base + start + id, fde.cie)?;
         if let Some(field) = self.out.get_mut(start + id..start + id + 4) {
             field.copy_from_slice(&distance);
         }
@@ -351,8 +394,8 @@ impl<'a, 'd> Writer<'a, 'd> {
             }
         }
         if !fde.is_discarded() {
-            self.table
-                .push((fde.start, self.addr.wrapping_add(start as u64)));
+            let at = self.addr.wrapping_add((self.base + start) as u64);
+            self.table.push((fde.start, at));
         }
         Ok(())
     }

@@ -392,6 +392,19 @@ pub fn rows_from<'d>(
     fde: &Fde<'d>,
 ) -> Result<Vec<(u64, Row<'d>)>, FormatError> {
     let mut rows = Vec::new();
+    visit_bounded(cie, initial, fde, |offset, row| {
+        rows.push((offset, row.clone()))
+    })?;
+    Ok(rows)
+}
+
+/// [`visit_rows`], of not more rows and rules than [`rows`] makes.
+pub fn visit_bounded<'d>(
+    cie: &Cie<'d>,
+    initial: &Row<'d>,
+    fde: &Fde<'d>,
+    mut visit: impl FnMut(u64, &Row<'d>),
+) -> Result<(), FormatError> {
     // Every row of a compiler takes two bytes at least and has a handful of rules. This bounds what a few bytes can
     // make.
     let mut budget = fde
@@ -409,10 +422,9 @@ pub fn rows_from<'d>(
             .of(ErrorKind::TooLarge)
             .at_address(fde.instructions_addr())
         })?;
-        rows.push((offset, row.clone()));
+        visit(offset, row);
         Ok(())
-    })?;
-    Ok(rows)
+    })
 }
 
 /// All rows of an FDE: (offset from its start, row), ascending, the first at 0; equal neighbours merged.

@@ -231,22 +231,18 @@ impl Optimize {
             wanted: !self.no_verify,
             refuse: self.refuse.as_deref(),
         };
-        let optimize = |source: Source<'_>| {
-            rewriting::optimize_and_save(
-                &input,
-                source,
-                &options,
-                &self.output,
-                proof,
-                &mut watched.phases,
-                |fitted| match &self.save_profile {
-                    Some(path) => save_fitted(&input, fitted, path),
-                    None => Ok(()),
-                },
-            )
+        let save = |fitted: &dyn Fitted<'_>| match &self.save_profile {
+            Some(path) => save_fitted(&input, fitted, path),
+            None => Ok(()),
         };
-        let done = profile
-            .with_source(optimize)
+        let phases = &mut watched.phases;
+        let fit = profile
+            .with_source(|source| rewriting::fit_and_save(&input, source, &options, phases, save));
+        // As large as all counters of a program.
+        drop(profile);
+        let optimize = |fit| rewriting::optimize_fitted(&input, fit, &self.output, proof, phases);
+        let done = fit
+            .and_then(optimize)
             .with_context(|| format!("with the profile {}", self.profile.join(", ")))?;
         watched.finish();
         rewriting::save_certificate(self.certificate.as_deref(), done.certificate.as_ref())?;

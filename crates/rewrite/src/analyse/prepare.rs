@@ -45,10 +45,22 @@ pub fn analyse<'d, I: Isa>(
     function: usize,
     scratch: &mut Scratch,
 ) -> Result<Analysed<'d>, Pin> {
+    let mut analysed = analyse_for_now::<I>(program, nonlocal_exits, function, scratch)?;
+    analysed.cfg.shrink();
+    Ok(analysed)
+}
+
+/// The same, of a function that is not kept for long: its graph has more space than it needs.
+pub fn analyse_for_now<'d, I: Isa>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Result<Analysed<'d>, Pin> {
     if linker_veneers::behind(program, program.start(function)).is_some() {
         return Err(Pin::Veneer);
     }
-    let cfg = cfg::build::<I>(program, nonlocal_exits, function, &mut scratch.cfg)?;
+    let cfg = cfg::build_for_now::<I>(program, nonlocal_exits, function, &mut scratch.cfg)?;
     let unwind = FunctionUnwind::read(program, function)?;
     let start = program.start(function);
     // Jumps from where tables count from the old code must reach.
@@ -169,7 +181,7 @@ impl CounterMap {
                 FunctionCounters::of(
                     program,
                     f,
-                    &analyse::<I>(program, nonlocal_exits, f, scratch),
+                    &analyse_for_now::<I>(program, nonlocal_exits, f, scratch),
                 )
             },
         );

@@ -57,8 +57,14 @@ impl<'d> FunctionUnwind<'d> {
                 return Err(Pin::UnwindTable);
             }
             let cie = &program.eh.cies[fde.cie];
-            let list = rows::rows(cie, fde).map_err(|_| Pin::UnwindTable)?;
-            if list.is_empty() || list.iter().any(|(_, row)| reads_program_counter(row)) {
+            let (mut is_empty, mut depends) = (true, false);
+            let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
+            rows::visit_bounded(cie, &initial, fde, |_, row| {
+                is_empty = false;
+                depends |= reads_program_counter(row);
+            })
+            .map_err(|_| Pin::UnwindTable)?;
+            if is_empty || depends {
                 return Err(Pin::UnwindTable);
             }
             let lsda = lsda_of(program, *p as usize)?;

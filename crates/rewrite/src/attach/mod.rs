@@ -2,7 +2,7 @@
 //!
 //! | profile | how | where |
 //! |---|---|---|
-//! | counters of this very file | solved exactly | here |
+//! | counters of this very file | solved exactly | [`exact`] |
 //! | samples of this very file | branches and runs become counts of edges ([`records`]), balanced; of instructions alone the likeliest counts ([`clock`], [`sampled`]) | [`addresses`] |
 //! | by names: fdata, aggregated samples | likewise, once names are addresses | [`named`] |
 //! | machine profiles: what ran | counts made up to suit | [`machine`] |
@@ -16,6 +16,7 @@ pub mod addresses;
 pub mod blocks;
 mod clock;
 pub mod evidence;
+pub(crate) mod exact;
 pub mod lookup;
 pub mod machine;
 mod matching;
@@ -150,10 +151,8 @@ pub fn attach_any<'d, I: Isa>(
 ) -> Result<(Attached<'d>, Vec<FunctionCounters>), Error> {
     let attached = match source {
         Source::Exact(profile) => {
-            phases::expect(2 * program.functions.len());
-            let map = CounterMap::build::<I>(program, nonlocal_exits);
+            let (map, counted) = exact::attach::<I>(program, nonlocal_exits, profile);
             check(&map, profile)?;
-            let counted = attach::<I>(program, nonlocal_exits, &map, profile);
             let calls = calls(program, &map, profile, &counted);
             let attached = Attached {
                 counted,
@@ -302,29 +301,39 @@ pub fn attach<'d, I: Isa>(
             if counters.iter().all(|c| *c == 0) {
                 return None;
             }
-            let mut analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch).ok()?;
-            let counts = analysed
-                .placement
-                .solve(&analysed.cfg, counters, &mut scratch.counters);
-            // Not needed any more, and large.
-            analysed.placement = Placement::default();
-            let entries = analysed
-                .cfg
-                .blocks
-                .iter()
-                .enumerate()
-                .filter(|(_, b)| b.entry)
-                .map(|(b, _)| entered(&analysed, &counts, b as BlockId))
-                .fold(0u64, u64::saturating_add);
-            Some(Counted {
-                function: f as u32,
-                analysed,
-                counts,
-                entries,
-            })
+            let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch).ok()?;
+            Some(solve(f as u32, analysed, counters, scratch))
         },
     );
     counted.into_iter().flatten().collect()
+}
+
+/// Solves for a function that ran.
+fn solve<'d>(
+    function: u32,
+    mut analysed: Analysed<'d>,
+    counters: &[u64],
+    scratch: &mut Scratch,
+) -> Counted<'d> {
+    let counts = analysed
+        .placement
+        .solve(&analysed.cfg, counters, &mut scratch.counters);
+    // Not needed any more, and large.
+    analysed.placement = Placement::default();
+    let entries = analysed
+        .cfg
+        .blocks
+        .iter()
+        .enumerate()
+        .filter(|(_, b)| b.entry)
+        .map(|(b, _)| entered(&analysed, &counts, b as BlockId))
+        .fold(0u64, u64::saturating_add);
+    Counted {
+        function,
+        analysed,
+        counts,
+        entries,
+    }
 }
 
 /// How often an entry block was entered from outside: what ran less what came from inside.
@@ -342,16 +351,14 @@ pub fn entered(a: &Analysed<'_>, counts: &Counts, b: BlockId) -> u64 {
 
 /// Functions by the addresses at which they are entered.
 pub fn starts(program: &Program<'_>) -> FxHashMap<u64, u32> {
-    let mut starts: FxHashMap<u64, u32> = program
-        .functions
-        .iter()
-        .enumerate()
-        .flat_map(|(i, f)| {
-            std::iter::once(program.pieces[f.pieces[0] as usize].start)
-                .chain(f.entries.iter().copied())
-                .map(move |a| (a, i as u32))
-        })
-        .collect();
+    let of_functions = program.functions.iter().enumerate().flat_map(|(i, f)| {
+        std::iter::once(program.pieces[f.pieces[0] as usize].start)
+            .chain(f.entries.iter().copied())
+            .map(move |a| (a, i as u32))
+    });
+    let mut starts: FxHashMap<u64, u32> = FxHashMap::default();
+    starts.reserve(program.functions.len());
+    starts.extend(of_functions);
     // A call of a linker's veneer is a call of the veneer's target.
     for f in 0..program.functions.len() {
         let veneer = program.start(f);

@@ -17,34 +17,36 @@ use crate::pin::Pin;
 pub(super) type Targets = [u64; 2];
 
 /// Cuts the function into blocks at `leaders`, which are ascending. Notes in `index` which block begins at an
-/// address, and gives for each block where it goes.
+/// address, and in `targets` for each block where it goes.
 pub(super) fn cut<I: Isa>(
     code: &FunctionCode<'_, '_>,
     nonlocal_exits: &NonlocalExits,
     jumps: &IndirectJumps,
     leaders: &[u64],
-    index: &mut FxHashMap<u64, BlockId>,
-) -> Result<(Cfg, Vec<Targets>), Pin> {
-    let ends = |i: &&Insn| !matches!(i.flow, Flow::Next | Flow::Call { .. } | Flow::IndirectCall);
-    let about = leaders.len() + code.insns.iter().filter(ends).count();
-    let with_field = code.insns.iter().filter(|i| i.field.is_some()).count();
+    (index, targets): (&mut FxHashMap<u64, BlockId>, &mut Vec<Targets>),
+) -> Result<Cfg, Pin> {
+    let about = leaders.len() + code.seen.ends;
+    targets.clear();
     let mut cfg = Cfg::default();
     cfg.blocks.reserve(about);
     cfg.field_index.reserve(about + 1);
-    cfg.fields.reserve(with_field);
+    cfg.fields.reserve(code.seen.fields);
     let mut cutter = Cutter {
         code,
         nonlocal_exits,
         jumps,
         cfg,
-        targets: Vec::with_capacity(about),
+        targets,
         ahead: &[],
+        absolute: &[],
         twice: false,
     };
     let mut found = 0usize;
     for (piece, &(from, to)) in code.pieces.iter().enumerate() {
         // Within a piece addresses only rise, and so does the place in the sorted list.
         cutter.ahead = &leaders[leaders.partition_point(|l| *l < code.ranges[piece].0)..];
+        let (start, end) = code.ranges[piece];
+        cutter.absolute = code.program.refs.absolute_fields_in(start, end);
         cutter.twice = false;
         let mut k = from;
         while k < to {
@@ -54,14 +56,12 @@ pub(super) fn cut<I: Isa>(
             k = cutter.block::<I>(piece, k, to)?;
         }
     }
-    let Cutter {
-        mut cfg, targets, ..
-    } = cutter;
+    let Cutter { mut cfg, .. } = cutter;
     cfg.field_index.push(cfg.fields.len() as u32);
     if found != leaders.len() {
         return Err(Pin::BranchIntoInstruction);
     }
-    Ok((cfg, targets))
+    Ok(cfg)
 }
 
 struct Cutter<'a, 'd> {
@@ -69,9 +69,11 @@ struct Cutter<'a, 'd> {
     nonlocal_exits: &'a NonlocalExits,
     jumps: &'a IndirectJumps,
     cfg: Cfg,
-    targets: Vec<Targets>,
+    targets: &'a mut Vec<Targets>,
     /// Leaders that have not been come to.
     ahead: &'a [u64],
+    /// Absolute fields of the piece that have not been come to.
+    absolute: &'a [(u64, FixupKind)],
     /// What was just cut off may come back more than once.
     twice: bool,
 }
@@ -85,7 +87,7 @@ struct Ending {
     copied: bool,
 }
 
-impl Cutter<'_, '_> {
+impl<'a> Cutter<'a, '_> {
     fn is_leader(&mut self, addr: u64) -> bool {
         while let [first, rest @ ..] = self.ahead
             && *first < addr
@@ -93,6 +95,19 @@ impl Cutter<'_, '_> {
             self.ahead = rest;
         }
         self.ahead.first() == Some(&addr)
+    }
+
+    /// The absolute fields of an instruction, which is behind those that were asked about before.
+    fn absolute_fields(&mut self, insn: &Insn) -> &'a [(u64, FixupKind)] {
+        while let [first, rest @ ..] = self.absolute
+            && first.0 < insn.addr
+        {
+            self.absolute = rest;
+        }
+        let own = self.absolute.iter().take_while(|f| f.0 < insn.end());
+        let (own, rest) = self.absolute.split_at(own.count());
+        self.absolute = rest;
+        own
     }
 
     /// Cuts off the block that begins with instruction `k`, and gives the number of the instruction after it.
@@ -126,7 +141,8 @@ impl Cutter<'_, '_> {
             block.term_at = insn.end();
             if ending.copied {
                 let anchor = code.anchor(&insn).is_some();
-                push_fields::<I>(code.program, &insn, anchor, &mut self.cfg.fields);
+                let absolute = self.absolute_fields(&insn);
+                push_fields::<I>(code.program, &insn, anchor, absolute, &mut self.cfg.fields);
             } else {
                 block.term_at = insn.addr;
             }
@@ -264,8 +280,14 @@ fn falls_back(program: &Program<'_>, insn: &Insn) -> bool {
 }
 
 /// Notes the fields of an instruction; `anchor`: it forms an address that stays what it is, although it is in
-/// this function.
-fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, anchor: bool, fields: &mut Vec<Field>) {
+/// this function. `absolute`: its absolute fields.
+fn push_fields<I: Isa>(
+    program: &Program<'_>,
+    insn: &Insn,
+    anchor: bool,
+    absolute: &[(u64, FixupKind)],
+    fields: &mut Vec<Field>,
+) {
     if let Some(target) = program.refs.formed_at(insn.addr) {
         let kind = insn.field.map_or(FixupKind::Low12 { scale: 0 }, |f| f.kind);
         fields.push(Field {
@@ -287,7 +309,7 @@ fn push_fields<I: Isa>(program: &Program<'_>, insn: &Insn, anchor: bool, fields:
             target: f.target,
         });
     }
-    for &(at, kind) in program.refs.absolute_fields_in(insn.addr, insn.end()) {
+    for &(at, kind) in absolute {
         let width = if kind == FixupKind::Abs64 { 8 } else { 4 };
         let Some(target) = program
             .elf

@@ -15,6 +15,7 @@
 
 use postlink_isa::{FixupKind, Flow, Insn, Isa};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::blocks::{self, Targets};
 use super::exclusive;
@@ -34,10 +35,23 @@ pub struct Scratch {
     pieces: Vec<(usize, usize)>,
     leaders: Vec<u64>,
     index: FxHashMap<u64, BlockId>,
+    targets: Vec<Targets>,
 }
 
 /// Builds a function's control flow, or says why it cannot be.
 pub fn build<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &NonlocalExits,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Result<Cfg, Pin> {
+    let mut cfg = build_for_now::<I>(program, nonlocal_exits, function, scratch)?;
+    cfg.shrink();
+    Ok(cfg)
+}
+
+/// The same, of a function that is not kept for long: the graph has more space than it needs.
+pub fn build_for_now<I: Isa>(
     program: &Program<'_>,
     nonlocal_exits: &NonlocalExits,
     function: usize,
@@ -51,6 +65,7 @@ pub fn build<I: Isa>(
         pieces,
         leaders,
         index,
+        targets,
     } = scratch;
     insns.clear();
     pieces.clear();
@@ -70,7 +85,7 @@ pub fn build<I: Isa>(
     }
     leaders.extend_from_slice(&jumps.anchored_targets);
     sort(leaders);
-    let (mut cfg, targets) = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, index)?;
+    let mut cfg = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, (index, targets))?;
     if !program.refs.kept {
         if knows_insides(&code, &cfg, &own_tables) {
             return Err(Pin::PointerToItsInside);
@@ -79,7 +94,7 @@ pub fn build<I: Isa>(
             return Err(Pin::NumberMayBeItsInside);
         }
     }
-    connect(&mut cfg, &jumps, &targets, index)?;
+    connect(&mut cfg, &jumps, targets, index)?;
     mark(&mut cfg, &code, &tables, &jumps, index);
     cfg.own_tables = own_tables;
     cfg.own_bases = own_bases;
@@ -87,8 +102,9 @@ pub fn build<I: Isa>(
     let entries = entries.filter(|e| e.inside);
     entries.for_each(|e| e.block = index.get(&e.target).copied());
     mark_unlikely(&mut cfg);
-    exclusive::mark_regions(&mut cfg, code.insns);
-    cfg.shrink();
+    if code.seen.exclusive_loads {
+        exclusive::mark_regions(&mut cfg, code.insns);
+    }
     Ok(cfg)
 }
 
@@ -123,14 +139,49 @@ pub(super) fn unresolved<I: Isa>(
     .flatten()
 }
 
+/// What a function's instructions have in sum: most look for what most functions have none of.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    /// How many end a block wherever they are.
+    pub ends: usize,
+    /// How many have a field.
+    pub fields: usize,
+    /// Some form an address.
+    pub forms_address: bool,
+    /// Some have a field that forms what entries of a table count from.
+    pub anchors: bool,
+    /// Some are indirect jumps.
+    pub indirect_jumps: bool,
+    /// Some are exclusive loads.
+    pub exclusive_loads: bool,
+}
+
+impl Seen {
+    #[inline(always)]
+    fn add(&mut self, insn: &Insn) {
+        let goes_on = matches!(
+            insn.flow,
+            Flow::Next | Flow::Call { .. } | Flow::IndirectCall
+        );
+        self.ends += usize::from(!goes_on);
+        self.fields += usize::from(insn.field.is_some());
+        self.forms_address |= insn.traits.forms_address;
+        self.anchors |= insn.field.is_some_and(|f| f.kind == FixupKind::Adr);
+        self.indirect_jumps |= insn.flow == Flow::IndirectJump;
+        self.exclusive_loads |= insn.traits.exclusive_load;
+    }
+}
+
 /// A function's instructions, and what is known of it before blocks are.
 pub(super) struct FunctionCode<'a, 'd> {
     pub program: &'a Program<'d>,
     pub function: &'a Function,
     /// First address of each piece, and one past its last.
-    pub ranges: Vec<(u64, u64)>,
+    pub ranges: SmallVec<[(u64, u64); 2]>,
     /// Of all pieces, one after the other.
     pub insns: &'a [Insn],
+    /// What they have in sum.
+    pub seen: Seen,
     /// By piece: its first instruction, and one past its last.
     pub pieces: &'a [(usize, usize)],
     /// Landing pads of exceptions, ascending.
@@ -150,7 +201,8 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         pieces: &'a mut Vec<(usize, usize)>,
     ) -> Result<Self, Pin> {
         let f = &program.functions[function];
-        let ranges: Vec<(u64, u64)> = f
+        let mut seen = Seen::default();
+        let ranges: SmallVec<[(u64, u64); 2]> = f
             .pieces
             .iter()
             .map(|p| &program.pieces[*p as usize])
@@ -161,6 +213,7 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
             let bytes = bytes.ok_or(Pin::NotInstructions)?;
             let from = insns.len();
             let stopped = I::sweep(bytes, start, |i| {
+                seen.add(i);
                 insns.push(*i);
                 true
             });
@@ -172,14 +225,15 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         let (landing_pads, faulting) = exceptions(program, function)?;
         let mut asked = f.pieces.iter().map(|p| *p as usize);
         let faults = asked.any(|p| {
-            let lsda = lsda_of(program, p).ok().flatten();
-            lsda.is_some() && personality(program, p).is_some_and(|p| p.faults)
+            let faults = personality(program, p).is_some_and(|p| p.faults);
+            faults && lsda_of(program, p).ok().flatten().is_some()
         });
         Ok(FunctionCode {
             program,
             function: f,
             ranges,
             insns,
+            seen,
             pieces,
             landing_pads,
             faulting,
@@ -273,8 +327,12 @@ fn relative_tables(code: &FunctionCode<'_, '_>) -> Vec<RelativeTable> {
         .iter()
         .flat_map(|r| program.refs.formed_in(r.0, r.1))
         .map(|f| f.1);
-    let by_one = code
-        .insns
+    let forming = if code.seen.forms_address {
+        code.insns
+    } else {
+        &[]
+    };
+    let by_one = forming
         .iter()
         .filter(|i| i.traits.forms_address)
         .filter_map(|i| i.field.map(|f| f.target));
@@ -401,15 +459,21 @@ fn connect(
         list.sort_unstable();
         cfg.dispatches.push(list);
     }
-    for (block, targets) in cfg.blocks.iter_mut().zip(targets) {
+    for (b, targets) in targets.iter().enumerate() {
+        let next = cfg.blocks.get(b + 1).map(|b| b.start);
+        let block = &mut cfg.blocks[b];
         let from = cfg.succs.len() as u32;
         if let Term::Dispatch { dispatch, .. } = block.term {
             cfg.succs
                 .extend_from_slice(&cfg.dispatches[dispatch as usize]);
         } else {
             for t in targets.iter().filter(|t| **t != 0) {
-                cfg.succs
-                    .push(*index.get(t).ok_or(Pin::BranchIntoInstruction)?);
+                // Every second way leads to the block that follows.
+                let to = match next {
+                    Some(start) if start == *t => b as BlockId + 1,
+                    _ => *index.get(t).ok_or(Pin::BranchIntoInstruction)?,
+                };
+                cfg.succs.push(to);
             }
         }
         block.succ = from;

@@ -281,7 +281,7 @@ impl Cfg {
         self.sites.iter().filter(|s| s.callee == Callee::Unknown)
     }
     /// Gives back space that is not used: many functions' graphs are held at the same time.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.blocks.shrink_to_fit();
         self.succs.shrink_to_fit();
         self.fields.shrink_to_fit();

@@ -51,6 +51,12 @@ pub(super) fn resolve<I: Isa>(
     (tables, own_tables): (&[RelativeTable], &[OwnTable]),
     leaders: &[u64],
 ) -> Result<IndirectJumps, Unresolved> {
+    if own_tables.is_empty() && !code.seen.anchors && !code.seen.indirect_jumps {
+        return match tables.first() {
+            None => Ok(IndirectJumps::default()),
+            Some(unused) => Err(without_jump(unused)),
+        };
+    }
     let anchors: Vec<(u64, bool)> = code
         .insns
         .iter()
@@ -97,10 +103,7 @@ pub(super) fn resolve<I: Isa>(
         }
     }
     if let Some(unused) = resolver.claimed.iter().position(|claimed| !claimed) {
-        return Err(Unresolved {
-            pin: Pin::UnknownIndirectJump,
-            jump: Some((tables[unused].base, JumpReason::TableWithoutJump)),
-        });
+        return Err(without_jump(&tables[unused]));
     }
     if code.program.refs.kept && resolver.anchors.iter().any(|a| !a.1) {
         return Err(Pin::AddressOfItsInsideTaken.into());
@@ -109,6 +112,14 @@ pub(super) fn resolve<I: Isa>(
     found.anchored_targets.sort_unstable();
     found.anchored_targets.dedup();
     Ok(found)
+}
+
+/// No jump is seen to use a table.
+fn without_jump(table: &RelativeTable) -> Unresolved {
+    Unresolved {
+        pin: Pin::UnknownIndirectJump,
+        jump: Some((table.base, JumpReason::TableWithoutJump)),
+    }
 }
 
 struct Resolver<'a, 'd> {

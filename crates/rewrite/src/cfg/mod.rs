@@ -21,7 +21,7 @@ mod own_tables;
 mod targets;
 mod values;
 
-pub use build::{Scratch, build};
+pub use build::{Scratch, build, build_for_now};
 pub use explained::{ExplainedJump, JumpOutcome, JumpReason, fall_backs, keeps};
 pub use graph::*;
 pub use own_bases::OwnBase;

@@ -16,10 +16,11 @@
 //! [`super::functions`].
 
 use postlink_elf::elf::{Elf, Symbol, SymbolTable};
-use postlink_elf::raw::{self, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use postlink_elf::raw::{Rela, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::file::EM_AARCH64;
+use super::kept::relas;
 
 /// Names of the end of all code.
 const ENDS: [&[u8]; 3] = [b"etext", b"_etext", b"__etext"];
@@ -50,10 +51,13 @@ impl Bounds {
         if may_be.is_empty() {
             return Bounds::default();
         }
+        // There are few such symbols, and functions without number.
+        let values: FxHashSet<u64> = may_be.iter().map(|(_, s)| s.value).collect();
         let mut edges: FxHashSet<u64> = FxHashSet::default();
         for s in symbols.iter() {
             if matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0 {
-                edges.extend([s.value, s.value.saturating_add(s.size)]);
+                let ends = [s.value, s.value.saturating_add(s.size)];
+                edges.extend(ends.iter().filter(|at| values.contains(at)));
             }
         }
         edges.extend(code().flat_map(|s| [s.addr, s.end()]));
@@ -64,13 +68,11 @@ impl Bounds {
             if candidates.is_empty() || about.name == ".eh_frame" || !about.is_alloc() {
                 continue;
             }
-            for r in raw::relas(elf.relocation_records(s)) {
-                if let Some(symbol) = candidates.get(&(r.r_sym as usize))
-                    && !is_branch(elf, r.r_offset, r.r_type)
-                {
-                    formed.push(symbol);
-                }
-            }
+            let forms = |r: Rela| {
+                let symbol = candidates.get(&(r.r_sym as usize))?;
+                (!is_branch(elf, r.r_offset, r.r_type)).then_some(*symbol)
+            };
+            formed.extend(relas(elf.relocation_records(s), forms));
         }
         let mut bounds = Bounds {
             end_of_code: formed.iter().any(|s| ENDS.contains(&s.name)),

@@ -60,6 +60,21 @@ pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
         .iter()
         .filter_map(|c| c.personality.map(|p| p.1))
         .collect();
+    let pointers = &program.refs.pointers;
+    // The routine's address, or that of a word with its address: `at`, and what is pointed to there.
+    let pointed = |encoding: u8, at: u64| {
+        let found = pointers.binary_search_by_key(&at, |p| p.place).ok();
+        let word = || {
+            let indirect = program.refs.fixed && encoding & INDIRECT != 0;
+            indirect.then(|| program.elf.u64_at(at))?
+        };
+        found.map(|p| pointers[p].target).or_else(word)
+    };
+    let mut asked: FxHashSet<u64> = FxHashSet::default();
+    for (encoding, at) in program.eh.cies.iter().filter_map(|c| c.personality) {
+        asked.insert(at);
+        asked.extend(pointed(encoding, at));
+    }
     let mut names: FxHashMap<u64, Personality> = FxHashMap::default();
     let mut others: FxHashSet<u64> = FxHashSet::default();
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
@@ -67,10 +82,10 @@ pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
             break;
         }
         for s in program.elf.symbols(table).iter() {
-            let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
-            if s.section == 0 {
+            if s.section == 0 || !asked.contains(&s.value) {
                 continue;
             }
+            let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
             if let Some(known) = personality_of(name) {
                 names.insert(s.value, known);
             } else {
@@ -85,13 +100,7 @@ pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
         .iter()
         .map(|c| {
             let (encoding, at) = c.personality?;
-            let pointers = &program.refs.pointers;
-            let pointed = pointers.binary_search_by_key(&at, |p| p.place).ok();
-            let word = || {
-                let indirect = program.refs.fixed && encoding & INDIRECT != 0;
-                indirect.then(|| program.elf.u64_at(at))?
-            };
-            let pointed = pointed.map(|p| pointers[p].target).or_else(word);
+            let pointed = pointed(encoding, at);
             let imported = || {
                 let i = program.refs.import_at(at)?;
                 let symbols = program.elf.symbols(SymbolTable::Dynamic);

@@ -60,7 +60,7 @@ impl<'d> Program<'d> {
         let crossings = discovery.follow_events(&events, &never_returns);
         discovery.pin_returned_flags(&crossings);
         let unsafe_pieces = if can_unwind {
-            reaching_unsafe(&events, &pieces.starts)
+            reaching_unsafe(&events, &pieces)
         } else {
             Vec::new()
         };
@@ -94,6 +94,7 @@ impl<'d> Program<'d> {
             can_unwind,
             unsafe_pieces,
             no_return: crossings.no_return,
+            forms_code: crossings.forms_code,
             symbols: named.symbols,
             exported: named.exported,
             guarded: is_guarded(elf),
@@ -138,6 +139,8 @@ struct Crossings {
     tables: Vec<(u64, usize)>,
     /// Starts of pieces that nothing comes back from, ascending.
     no_return: Vec<u64>,
+    /// Pieces in which an instruction forms an address where code is, ascending.
+    forms_code: Vec<u32>,
     /// Functions after calls of which flags are looked at.
     flags_of: Vec<u64>,
 }
@@ -266,11 +269,13 @@ impl<'a, 'd> Discovery<'a, 'd> {
                 Event::Undecodable => self.pin(from, Pin::NotInstructions),
                 Event::FallsOff => self.pin(from, Pin::FallsOffItsEnd),
                 Event::NoReturn => crossings.no_return.push(pieces.starts[from]),
+                Event::FormsCode => crossings.forms_code.push(from as u32),
                 Event::FurtherEntry { target, after } => further.push((target, after)),
                 Event::Reaches { .. } | Event::Unsafe => {}
             }
         }
         crossings.no_return.sort_unstable();
+        crossings.forms_code.sort_unstable();
         let ends = |callee: u64| {
             crossings.no_return.binary_search(&callee).is_ok() || never_returns(callee)
         };
@@ -436,18 +441,16 @@ impl<'a, 'd> Discovery<'a, 'd> {
     fn follow_tables_of_functions(&mut self, jump_tables: &[u64], bases: &[u64]) -> Vec<u64> {
         let mut counted = Vec::new();
         // In a program at a fixed address a number may be the address.
-        let numbers = self
-            .refs
-            .absolute_fields
-            .iter()
-            .filter_map(|(place, kind)| {
-                let width = match kind {
-                    FixupKind::Abs64 => 8,
-                    _ => 4,
-                };
-                let value = Refs::relative_value(self.elf, *place, width)?;
-                self.refs.relative_width(value).map(|_| value)
-            });
+        let refs = self.refs;
+        let number = |(place, kind): &(u64, FixupKind)| {
+            let width = match kind {
+                FixupKind::Abs64 => 8,
+                _ => 4,
+            };
+            let value = Refs::relative_value(self.elf, *place, width)?;
+            refs.relative_width(value).map(|_| value)
+        };
+        let numbers = postlink_parallel::filter_map(&refs.absolute_fields, number);
         let mut starts: Vec<u64> = bases.iter().copied().chain(numbers).collect();
         starts.sort_unstable();
         starts.dedup();

@@ -117,7 +117,7 @@ pub(super) const AARCH64: Kinds = Kinds {
 };
 
 /// What is wanted of the records of a section, in their order.
-fn relas<R: Send>(records: &[u8], wanted: impl Fn(Rela) -> Option<R> + Sync) -> Vec<R> {
+pub(super) fn relas<R: Send>(records: &[u8], wanted: impl Fn(Rela) -> Option<R> + Sync) -> Vec<R> {
     postlink_parallel::flat_map_chunks(records, raw::Rela::LEN * 4096, |part| {
         raw::relas(part).filter_map(&wanted)
     })

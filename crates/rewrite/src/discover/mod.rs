@@ -11,6 +11,7 @@
 //! | [`library`] | functions of a C library that is linked in |
 //! | [`program`] | pieces, functions, and what can be asked of them |
 //! | [`pieces`] | pieces, from symbols and unwind entries |
+//! | [`directory`] | where in a long list of addresses one is |
 //! | [`sweep`] | one sweep over all code |
 //! | [`functions`] | functions, from pieces and what refers to them |
 //! | [`exceptions`] | exception tables |
@@ -21,6 +22,7 @@
 //! | [`linker_veneers`] | veneers that the linker has made |
 
 mod bounds;
+mod directory;
 mod entry_proof;
 mod exceptions;
 mod file;

@@ -92,6 +92,7 @@ impl NonlocalExits {
             t
         };
         if can_unwind && !nameless && !program.faults() {
+            known.reserve(program.pieces.len());
             for (i, p) in program.pieces.iter().enumerate() {
                 if !program.unsafe_pieces[i] {
                     known.insert(p.start, CallFacts::default());

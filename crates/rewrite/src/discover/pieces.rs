@@ -4,9 +4,10 @@ use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use postlink_elf::unwind::eh_frame::EhFrame;
 use rayon::prelude::*;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
+use super::directory::Directory;
 use super::program::{Function, Piece};
 
 /// What symbols and unwind entries say of code.
@@ -81,6 +82,7 @@ pub(super) struct Pieces {
     pub list: Vec<Piece>,
     /// First address of each.
     pub starts: Vec<u64>,
+    directory: Directory,
     /// Named addresses inside of pieces.
     pub entries: Vec<u64>,
     /// Starts of those whose size is not known.
@@ -101,8 +103,10 @@ impl Pieces {
                 .position(|f| f.len > 0)
                 .map(|i| (first + i) as u32);
         }
+        let starts: Vec<u64> = list.iter().map(|p| p.start).collect();
         Pieces {
-            starts: list.iter().map(|p| p.start).collect(),
+            directory: Directory::new(&starts),
+            starts,
             list,
             entries,
             without_size,
@@ -111,8 +115,14 @@ impl Pieces {
 
     /// Number of the piece that covers an address.
     pub fn at(&self, addr: u64) -> Option<usize> {
-        let i = self.starts.partition_point(|s| *s <= addr).checked_sub(1)?;
+        let i = self.directory.up_to(&self.starts, addr).checked_sub(1)?;
         (addr < self.list[i].end).then_some(i)
+    }
+
+    /// Number of the piece that begins at an address.
+    pub fn starting_at(&self, addr: u64) -> Option<usize> {
+        let i = self.directory.up_to(&self.starts, addr).checked_sub(1)?;
+        (self.starts[i] == addr).then_some(i)
     }
 }
 
@@ -217,15 +227,20 @@ impl Sets {
     }
     /// One function per set. Its first piece is the one of the lowest rank, and of those the lowest.
     pub fn functions(mut self, pieces: &mut [Piece], rank: impl Fn(u32) -> u8) -> Vec<Function> {
-        let mut by_root: FxHashMap<usize, SmallVec<[u32; 1]>> = FxHashMap::default();
+        // A set is known by its lowest piece, which comes first.
+        let mut lists: Vec<SmallVec<[u32; 1]>> = Vec::with_capacity(pieces.len());
+        let mut of_root: Vec<u32> = vec![0; pieces.len()];
         for i in 0..pieces.len() {
             let root = self.find(i);
-            by_root.entry(root).or_default().push(i as u32);
+            if root == i {
+                of_root[root] = lists.len() as u32;
+                lists.push(SmallVec::new());
+            }
+            lists[of_root[root] as usize].push(i as u32);
         }
-        let mut functions: Vec<Function> = by_root
-            .into_values()
+        let mut functions: Vec<Function> = lists
+            .into_iter()
             .map(|mut list| {
-                list.sort_unstable();
                 let first = (0..list.len()).min_by_key(|i| rank(list[*i])).unwrap_or(0);
                 list[..=first].rotate_right(1);
                 Function {

@@ -82,6 +82,8 @@ pub struct Program<'d> {
     pub unsafe_pieces: Vec<bool>,
     /// Starts of pieces that nothing comes back from, ascending.
     pub no_return: Vec<u64>,
+    /// Indexes of pieces in which an instruction forms an address where code is, ascending.
+    pub forms_code: Vec<u32>,
     /// Function symbols by value: (value, index in `.symtab`), ascending.
     pub symbols: Vec<(u64, u32)>,
     /// Exported functions by value: (value, index in `.dynsym`), ascending.

@@ -42,6 +42,8 @@ pub(super) enum Event {
     Unsafe,
     /// Has no return, and no jump to other code.
     NoReturn,
+    /// An instruction forms an address where code is.
+    FormsCode,
     /// Forms the address of a place inside of it that nothing else leads to, unless a call of `after` returns.
     FurtherEntry {
         target: u64,
@@ -59,7 +61,8 @@ pub(super) fn sweep<I: Isa>(
     let sweep = Sweep {
         elf,
         refs,
-        starts: &pieces.starts,
+        pieces,
+        hull: hull(elf),
         calls,
     };
     phases::expect(pieces.list.len());
@@ -73,6 +76,14 @@ pub(super) fn sweep<I: Isa>(
     })
 }
 
+/// First address of all code, and one past its last: there may be other things in between.
+fn hull(elf: &Elf<'_>) -> (u64, u64) {
+    let code = elf.sections.iter().filter(|s| s.is_code());
+    code.fold((u64::MAX, 0), |hull, s| {
+        (hull.0.min(s.addr), hull.1.max(s.end()))
+    })
+}
+
 /// Pieces that one thread takes at a time.
 const PART: usize = 64;
 
@@ -80,7 +91,9 @@ const PART: usize = 64;
 struct Sweep<'a, 'd> {
     elf: &'a Elf<'d>,
     refs: &'a Refs,
-    starts: &'a [u64],
+    pieces: &'a Pieces,
+    /// First address of all code, and one past its last.
+    hull: (u64, u64),
     /// Imports and functions of a library that are safe to call, if calls matter at all.
     calls: Option<&'a FxHashSet<u64>>,
 }
@@ -102,6 +115,7 @@ impl Sweep<'_, '_> {
             has_table: false,
             jumps_indirectly: false,
             leaves: false,
+            forms_code: false,
         };
         let stopped = I::sweep(bytes, piece.start, |insn| {
             state.flags::<I>(insn, bytes);
@@ -109,6 +123,7 @@ impl Sweep<'_, '_> {
             if let Some(f) = insn.field
                 && insn.traits.forms_address
             {
+                state.forms_code |= f.target >= self.hull.0 && f.target < self.hull.1;
                 state.address(f.target, f.kind == FixupKind::Adr);
             }
             // Padding inside a sized function does not count as its end.
@@ -128,7 +143,7 @@ impl Sweep<'_, '_> {
     }
 
     fn is_start(&self, addr: u64) -> bool {
-        self.starts.binary_search(&addr).is_ok()
+        self.pieces.starting_at(addr).is_some()
     }
 
     fn is_code(&self, addr: u64) -> bool {
@@ -153,6 +168,8 @@ struct PieceSweep<'a, 'd> {
     jumps_indirectly: bool,
     /// It returns, or jumps to other code.
     leaves: bool,
+    /// An instruction forms an address where code is.
+    forms_code: bool,
 }
 
 impl PieceSweep<'_, '_> {
@@ -325,6 +342,9 @@ impl PieceSweep<'_, '_> {
         } else if !self.leaves && !self.jumps_indirectly {
             self.event(Event::NoReturn);
         }
+        if self.forms_code {
+            self.event(Event::FormsCode);
+        }
         // Without a table it may be a tail call to anything.
         self.is_unsafe |= self.jumps_indirectly && !self.has_table;
         if self.is_unsafe && self.sweep.calls.is_some() {
@@ -334,8 +354,8 @@ impl PieceSweep<'_, '_> {
 }
 
 /// Pieces that reach something unsafe through calls and jumps.
-pub(super) fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> Vec<bool> {
-    let mut bad = vec![false; starts.len()];
+pub(super) fn reaching_unsafe(events: &[Vec<(u32, Event)>], pieces: &Pieces) -> Vec<bool> {
+    let mut bad = vec![false; pieces.starts.len()];
     let mut work = Vec::new();
     for (from, e) in events.iter().flatten() {
         if matches!(e, Event::Unsafe) && !std::mem::replace(&mut bad[*from as usize], true) {
@@ -344,7 +364,7 @@ pub(super) fn reaching_unsafe(events: &[Vec<(u32, Event)>], starts: &[u64]) -> V
     }
     let caller = |(from, e): &(u32, Event)| match e {
         Event::Reaches { target } => {
-            let to = starts.binary_search(target).ok()?;
+            let to = pieces.starting_at(*target)?;
             Some((to as u32, *from))
         }
         _ => None,

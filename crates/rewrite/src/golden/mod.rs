@@ -17,6 +17,7 @@
 //! `BLESS=1 cargo test -p postlink-rewrite golden` rewrites the expected files. Without binutils for a
 //! machine its tests are skipped, with a line on standard error.
 
+mod attached;
 mod linked;
 mod show;
 
@@ -131,8 +132,8 @@ fn by_machine(
     }
 }
 
-/// Shows all sources, and compares with the expected files of this kind.
-fn check(kind: &str, show: Show) {
+/// What is shown of all sources, or why nothing can be.
+fn shown(show: Show) -> Vec<(PathBuf, Result<String, String>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut sources: Vec<PathBuf> = fs::read_dir(&dir)
         .expect("sources have a folder")
@@ -141,18 +142,15 @@ fn check(kind: &str, show: Show) {
         .collect();
     sources.sort();
     assert!(!sources.is_empty(), "{}: no sources", dir.display());
-    let bless = std::env::var_os("BLESS").is_some();
-    let mut failed = Vec::new();
+    let mut all = Vec::new();
     for source in sources {
         let text = fs::read_to_string(&source).expect("the source can be read");
         let machine = MACHINES
             .iter()
             .find(|m| text.starts_with(&format!("/* {}: ", m.name)));
         let Some(machine) = machine else {
-            failed.push(format!(
-                "{}: the first line must be '/* MACHINE: what it is about */'",
-                source.display()
-            ));
+            let what = "the first line must be '/* MACHINE: what it is about */'";
+            all.push((source, Err(what.into())));
             continue;
         };
         let Some(linked) = link(machine, &source) else {
@@ -168,6 +166,16 @@ fn check(kind: &str, show: Show) {
             let elf = Elf::parse(&data).map_err(|e| e.to_string())?;
             Ok(show(&elf, machine))
         });
+        all.push((source, shown));
+    }
+    all
+}
+
+/// Shows all sources, and compares with the expected files of this kind.
+fn check(kind: &str, show: Show) {
+    let bless = std::env::var_os("BLESS").is_some();
+    let mut failed = Vec::new();
+    for (source, shown) in shown(show) {
         let shown = match shown {
             Ok(shown) => shown,
             Err(what) => {
@@ -205,6 +213,21 @@ fn golden_cfg() {
 #[test]
 fn golden_emit() {
     check("emit", emit);
+}
+
+#[test]
+fn functions_analysed_once_have_the_same_counts() {
+    let differences = |elf: &Elf<'_>, machine: &Machine| {
+        by_machine(
+            elf,
+            machine,
+            attached::differences::<X86_64>,
+            attached::differences::<AArch64>,
+        )
+    };
+    for (source, differences) in shown(differences) {
+        assert_eq!(differences, Ok(String::new()), "{}", source.display());
+    }
 }
 
 #[test]

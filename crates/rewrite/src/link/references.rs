@@ -231,12 +231,19 @@ impl Placement {
         let moved: FxHashSet<u32> = moved.collect();
         let followed = |target: u64| self.followed(program, InputAddr::new(target));
         let edits: Vec<(InputAddr, FixupKind, OutputAddr)> =
-            postlink_parallel::flat_map(&program.pieces, |p| {
+            postlink_parallel::flat_map_range(program.pieces.len(), |index| {
+                let p = &program.pieces[index];
                 let mut out = Vec::new();
                 if !moved.contains(&p.function)
                     && let Some(bytes) = program.elf.bytes_at(p.start, p.end - p.start)
                 {
-                    I::sweep(bytes, p.start, |i| {
+                    // Entries are in code. Most code is not at a place that forms one, and need not be decoded.
+                    let index = index as u32;
+                    let code = match program.forms_code.binary_search(&index) {
+                        Ok(_) => bytes,
+                        Err(_) => &[],
+                    };
+                    I::sweep(code, p.start, |i| {
                         if let Some(f) = i.field
                             && i.traits.forms_address
                             && let Some(new) = followed(f.target)
