@@ -138,11 +138,11 @@ impl<'d> Reader<'d> {
     fn long_uleb(&mut self) -> Result<u64, Error> {
         // Offsets in a unit of a megabyte have up to three.
         match self.data.get(self.at..self.end) {
-            Some([low @ 0x80.., high @ ..0x80, ..]) => {
+            Some([low @ 0x80..=0xff, high @ ..0x80, ..]) => {
                 self.at += 2;
                 Ok(u64::from(low & 0x7f) | u64::from(*high) << 7)
             }
-            Some([low @ 0x80.., middle, high @ ..0x80, ..]) => {
+            Some([low @ 0x80..=0xff, middle, high @ ..0x80, ..]) => {
                 self.at += 3;
                 let two = u64::from(low & 0x7f) | u64::from(middle & 0x7f) << 7;
                 Ok(two | u64::from(*high) << 14)
