@@ -11,7 +11,7 @@ use std::error::Error;
 use std::path::Path;
 
 use postlink_elf::elf::Elf;
-use postlink_rewrite::branches::{Branch, FEATURES, branches};
+use postlink_rewrite::branches::{Branch, FEATURES, SHAPES, branches};
 
 /// Rounds over all branches.
 const ROUNDS: u32 = 60;
@@ -105,6 +105,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let all: Vec<&[Branch]> = programs.iter().map(|of| &of[..]).collect();
     for weight in learn(&all) {
         println!("{weight:.3}");
+    }
+    let of_shape = |of: &Vec<Branch>| -> Vec<Branch> {
+        let by_shape = |b: &Branch| Branch {
+            holds: b.shape.clone(),
+            ..b.clone()
+        };
+        let asked = of.iter().filter(|b| !b.shape.is_empty());
+        asked.map(by_shape).collect()
+    };
+    let shapes: Vec<Vec<Branch>> = programs.iter().map(of_shape).collect();
+    let all: Vec<&[Branch]> = shapes.iter().map(|of| &of[..]).collect();
+    println!("by shape:");
+    for weight in &learn(&all)[..SHAPES] {
+        println!("{:.2}", weight.exp());
     }
     Ok(())
 }

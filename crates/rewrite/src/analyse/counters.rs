@@ -406,7 +406,14 @@ fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
 /// A data flow from the ends of blocks to their beginnings. At first everything is live everywhere; each of a few
 /// rounds takes away what is overwritten on all ways of so many blocks before it is read. So each round's result is
 /// right, and what is dead can be shown within few instructions, as the checker wants to.
+///
+/// Flags that a loop neither reads nor overwrites stay live that way: AF in a loop of `test` alone, which leaves it
+/// undefined. So for flags the usual data flow is solved as well, from nothing live upwards, and believed where few
+/// blocks have to be looked at to see it ([`free_flags`]).
 struct Liveness(Vec<RegSet>);
+
+/// Blocks through which a flag may be followed that is dead behind them.
+const FOLLOWED: usize = 32;
 
 /// Rounds of [`Liveness`].
 const ROUNDS: usize = 8;
@@ -450,6 +457,14 @@ impl Liveness {
             }
             live.0 = next;
         }
+        if I::counter_len(CounterMode::Atomic, I::FLAGS)
+            != I::counter_len(CounterMode::Atomic, RegSet::EMPTY)
+        {
+            let behind = |b: BlockId, at_entry: &dyn Fn(BlockId) -> RegSet| {
+                live_behind::<I>(program, cfg, b, at_entry)
+            };
+            free_flags(cfg, &blocks, I::FLAGS, &behind, &mut live.0);
+        }
         live
     }
 
@@ -460,6 +475,59 @@ impl Liveness {
     /// What is live after a block's last instruction.
     fn behind<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, b: BlockId) -> RegSet {
         live_behind::<I>(program, cfg, b, &|s| self.at_entry(s))
+    }
+}
+
+/// Takes flags away from what is live where blocks begin that no way reads, if that shows within [`FOLLOWED`] blocks.
+/// `blocks`: what each reads, and what it leaves alone. `behind`: what is live after a block's last instruction, by what is
+/// where its successors begin.
+fn free_flags(
+    cfg: &Cfg,
+    blocks: &[(RegSet, RegSet)],
+    flags: RegSet,
+    behind: &dyn Fn(BlockId, &dyn Fn(BlockId) -> RegSet) -> RegSet,
+    live: &mut [RegSet],
+) {
+    let both = |a: RegSet, b: RegSet| RegSet(a.0 & b.0);
+    if !live.iter().any(|live| live.meets(flags)) {
+        return;
+    }
+    let mut read: Vec<RegSet> = vec![RegSet::EMPTY; blocks.len()];
+    loop {
+        let mut changed = false;
+        for b in (0..blocks.len()).rev() {
+            let behind = behind(b as BlockId, &|s| read[s as usize]);
+            let (reads, open) = blocks[b];
+            let now = both(flags, reads.or(both(behind, open)));
+            changed |= now != read[b];
+            read[b] = now;
+        }
+        if !changed {
+            break;
+        }
+    }
+    let thought = live.to_vec();
+    for b in 0..blocks.len() {
+        let unread = both(thought[b], flags).minus(read[b]);
+        if unread == RegSet::EMPTY {
+            continue;
+        }
+        let mut seen: Vec<BlockId> = vec![b as BlockId];
+        let mut at = 0;
+        while let Some(next) = seen.get(at)
+            && seen.len() <= FOLLOWED
+        {
+            at += 1;
+            let open = both(blocks[*next as usize].1, unread);
+            for s in cfg.succs(*next) {
+                if thought[*s as usize].meets(open) && !seen.contains(s) {
+                    seen.push(*s);
+                }
+            }
+        }
+        if seen.len() <= FOLLOWED {
+            live[b] = live[b].minus(unread);
+        }
     }
 }
 
@@ -614,5 +682,41 @@ mod tests {
             found.len() <= 1,
             "ways past the checks {found:?} have counters; one says it all"
         );
+    }
+
+    #[test]
+    fn a_flag_that_a_loop_leaves_alone_is_dead_in_it_if_nobody_reads_it() {
+        const FLAG: RegSet = RegSet(1 << 20);
+        let cond = Term::Cond { cond: Cond(4) };
+        let looped: [(Term, &[BlockId], bool); 3] = [
+            (Term::Fall, &[1], false),
+            (cond, &[1, 2], false),
+            (Term::Return, &[], false),
+        ];
+        let free = |cfg: &Cfg, last_reads: RegSet| {
+            let last = cfg.blocks.len() - 1;
+            let mut blocks = vec![(RegSet::EMPTY, FLAG); cfg.blocks.len()];
+            blocks[last].0 = last_reads;
+            // As rounds from everything live on leave it: what ends in few blocks is known.
+            let mut live = vec![FLAG; cfg.blocks.len()];
+            live[last] = last_reads;
+            let behind = |b: BlockId, at_entry: &dyn Fn(BlockId) -> RegSet| {
+                let succs = cfg.succs(b).iter();
+                succs.fold(RegSet::EMPTY, |live, s| live.or(at_entry(*s)))
+            };
+            free_flags(cfg, &blocks, FLAG, &behind, &mut live);
+            live
+        };
+        assert_eq!(free(&graph(&looped), RegSet::EMPTY), [RegSet::EMPTY; 3]);
+        assert_eq!(free(&graph(&looped), FLAG), [FLAG; 3]);
+        // Too far for the checker to look: nothing is claimed.
+        let far = 2 * FOLLOWED as BlockId;
+        let next: Vec<[BlockId; 1]> = (1..=far).map(|b| [b]).collect();
+        let mut chain: Vec<(Term, &[BlockId], bool)> =
+            next.iter().map(|n| (Term::Fall, &n[..], false)).collect();
+        chain.push((Term::Return, &[], false));
+        let live = free(&graph(&chain), RegSet::EMPTY);
+        assert_eq!(live[0], FLAG);
+        assert_eq!(live[far as usize - 4], RegSet::EMPTY);
     }
 }

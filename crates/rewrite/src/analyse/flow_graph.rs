@@ -29,6 +29,10 @@ pub enum Meaning {
 /// What an edge costs whose guess is zero: less than any guess, since flow into deep code is divided many times.
 const LEAST: f32 = 1e-20;
 
+/// What a counter costs, in counters that are put into blocks, on an edge that gets code of its own elsewhere: a jump
+/// away from there as well.
+const WITH_JUMP: f32 = 2.0;
+
 /// The outside.
 const OUTSIDE: u32 = 0;
 
@@ -196,7 +200,7 @@ impl Builder<'_> {
             taken * 0.99
         } else if k == 0 && matches!(block.term, Term::Cond { .. } | Term::ShortCond) {
             // A taken branch gets code of its own, and a jump.
-            taken * 1.3 + LEAST
+            taken * WITH_JUMP + LEAST
         } else {
             taken * 1.05 + LEAST
         })
@@ -239,7 +243,7 @@ impl Builder<'_> {
             Term::CondOut { .. } | Term::ShortCondOut { .. } => {
                 let (s, cost) = (cfg.succs(b)[0], self.way_cost(b, 0));
                 self.add(end(b), begin(s), cost, Meaning::Edge(b, 0));
-                let out = Some(runs * 0.3 + LEAST);
+                let out = Some(runs * 0.3 * WITH_JUMP + LEAST);
                 self.add(end(b), OUTSIDE, out, Meaning::Edge(b, 1));
             }
             _ => self.add(end(b), OUTSIDE, None, Meaning::Outside),

@@ -25,7 +25,7 @@ pub mod counters;
 pub mod coverage_blocks;
 mod entry;
 mod flow_graph;
-mod frequency;
+pub mod frequency;
 pub mod hashes;
 mod loops;
 pub mod per_thread;

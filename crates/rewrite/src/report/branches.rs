@@ -5,6 +5,8 @@ use postlink_elf::elf::Elf;
 use postlink_isa::{Isa, with_isa};
 use postlink_profile::Profile;
 
+pub use crate::analyse::frequency::SHAPES;
+use crate::analyse::frequency::Shape;
 pub use crate::analyse::predict::FEATURES;
 use crate::analyse::predict::Predictor;
 use crate::attach::{self, Source};
@@ -23,6 +25,9 @@ pub struct Branch {
     pub not_taken: u64,
     /// How likely it was thought to be taken.
     pub expected: f64,
+    /// The same kind of list, numbers below [`SHAPES`], of what counters are placed by. Empty where that asks nothing else
+    /// than whether anything good follows.
+    pub shape: Vec<(usize, f64)>,
 }
 
 /// The conditional branches that were executed, of exact counts.
@@ -40,6 +45,7 @@ fn branches_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Vec<Branch>
     for c in &attached.counted {
         let cfg = &c.analysed.cfg;
         let predictor = Predictor::new::<I>(&program, cfg);
+        let shape = Shape::of(cfg);
         for b in 0..cfg.blocks.len() as BlockId {
             let first = cfg.blocks[b as usize].succ as usize;
             let (Some(holds), Some(expected), Some([taken, not_taken])) = (
@@ -55,6 +61,7 @@ fn branches_with<I: Isa>(elf: &Elf<'_>, profile: &Profile) -> Result<Vec<Branch>
                     taken: *taken,
                     not_taken: *not_taken,
                     expected,
+                    shape: shape.list(b),
                 });
             }
         }
