@@ -19,39 +19,65 @@ use std::collections::BTreeMap;
 /// Index of a moved function.
 pub(crate) type FuncId = u32;
 
-/// Ranges with owners, sorted; a bitmap answers most questions with "no owner".
+/// Ranges with owners, sorted; a table of where to look among them answers most questions with one or two of them.
 #[derive(Debug, Default)]
 pub(crate) struct Index<Addr> {
     ranges: Vec<(Range<Addr>, FuncId)>,
     base: Addr,
-    bitmap: Vec<u64>,
+    /// By grain of addresses from the base on: how many ranges begin in front of the grain. One more at the end.
+    before: Vec<u32>,
+    /// Bytes of a grain, as a power of two.
+    grain: u32,
 }
 
 /// Of code that belongs to no function so many bytes are looked at from one place.
 const REACH: u64 = 64;
 
-/// A bit of the bitmap corresponds to this many bytes (as a power of two).
+/// The least bytes of a grain, as a power of two, and the most grains.
 const GRAIN: u32 = 6;
+const GRAINS: u64 = 1 << 22;
 
 impl<Addr: Address> Index<Addr> {
     pub(crate) fn new(mut ranges: Vec<(Range<Addr>, FuncId)>) -> Self {
         ranges.sort_unstable();
         let base = ranges.first().map_or_else(Addr::default, |r| r.0.start);
         let end = ranges.iter().map(|r| r.0.end).max().unwrap_or(base);
-        let words = (((end - base) >> GRAIN) / 64 + 1).min(1 << 24);
-        let mut bitmap = vec![0u64; words as usize];
-        for (r, _) in &ranges {
-            for grain in (r.start - base) >> GRAIN..=(r.end - base - 1) >> GRAIN {
-                if let Some(word) = bitmap.get_mut((grain / 64) as usize) {
-                    *word |= 1 << (grain % 64);
-                }
-            }
+        // As many grains as ranges, or some more: what is between two ranges costs nothing then.
+        let most = (ranges.len() as u64 * 4).clamp(64, GRAINS);
+        let mut grain = GRAIN;
+        while (end - base) >> grain >= most {
+            grain += 1;
         }
+        let count = ((end - base) >> grain) + 1;
+        let mut at = 0;
+        let before = (0..=count).map(|number| {
+            let start = base.number().saturating_add(number << grain);
+            while ranges.get(at).is_some_and(|r| r.0.start.number() < start) {
+                at += 1;
+            }
+            u32::try_from(at).unwrap_or(u32::MAX)
+        });
+        let before = before.collect();
         Index {
             ranges,
             base,
-            bitmap,
+            before,
+            grain,
         }
+    }
+
+    /// How many ranges begin at an address or in front of it.
+    #[inline]
+    fn begun(&self, addr: Addr) -> usize {
+        let Some(offset) = addr.number().checked_sub(self.base.number()) else {
+            return 0;
+        };
+        let grain = usize::try_from(offset >> self.grain).unwrap_or(usize::MAX);
+        let Some(&[from, to]) = self.before.get(grain..).and_then(<[u32]>::first_chunk) else {
+            return self.ranges.len();
+        };
+        let near = self.ranges.get(from as usize..to as usize).unwrap_or(&[]);
+        from as usize + near.partition_point(|r| r.0.start <= addr)
     }
 
     /// All ranges with their owners, ascending.
@@ -79,18 +105,8 @@ impl<Addr: Address> Index<Addr> {
     /// Whose address this is.
     #[inline]
     pub(crate) fn owner(&self, addr: Addr) -> Option<FuncId> {
-        let grain = addr.number().checked_sub(self.base.number())? >> GRAIN;
-        match self.bitmap.get(usize::try_from(grain / 64).ok()?) {
-            // Beyond the bitmap's largest size every address is searched.
-            None if self.bitmap.len() < 1 << 24 => return None,
-            Some(word) if word >> (grain % 64) & 1 == 0 => return None,
-            _ => {}
-        }
-        let i = self
-            .ranges
-            .partition_point(|r| r.0.start <= addr)
-            .checked_sub(1)?;
-        let owner = self.ranges.get(i).filter(|r| addr < r.0.end).map(|r| r.1);
+        let last = self.ranges.get(self.begun(addr).checked_sub(1)?)?;
+        let owner = (addr < last.0.end).then_some(last.1);
         if let Some(id) = owner {
             consulted::function(id);
         }
@@ -99,7 +115,7 @@ impl<Addr: Address> Index<Addr> {
 
     /// The same, and up to where the answer holds.
     pub(crate) fn owner_from(&self, addr: Addr) -> (Option<FuncId>, Addr) {
-        let i = self.ranges.partition_point(|r| r.0.start <= addr);
+        let i = self.begun(addr);
         let last = i.checked_sub(1).and_then(|i| self.ranges.get(i));
         match last.filter(|r| addr < r.0.end) {
             Some(r) => {
@@ -279,10 +295,14 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn is_code(&self, addr: u64) -> bool {
-        let i = self.code.partition_point(|r| r.start <= addr);
-        i.checked_sub(1)
-            .and_then(|i| self.code.get(i))
-            .is_some_and(|r| addr < r.end)
+        self.code_at(addr).is_some()
+    }
+
+    /// The range of code that an address is in.
+    pub(crate) fn code_at(&self, addr: u64) -> Option<Range> {
+        let next = self.code.partition_point(|r| r.start <= addr);
+        let last = self.code.get(next.checked_sub(1)?).copied();
+        last.filter(|r| addr < r.end)
     }
 
     pub(crate) fn is_abandoned(&self, addr: u64) -> bool {
@@ -384,10 +404,12 @@ impl<'a> Context<'a> {
     /// the old bodies for the new code. (The address of the table's very start may be the end of what is
     /// before it, unless the program is static and so holds the routine that registers.)
     pub(crate) fn hides_rooms(&self, addr: u64) -> bool {
+        if self.reused.ranges().next().is_none() {
+            return false;
+        }
         let table = &self.old_unwind;
         let least = u64::from(!self.is_static());
-        self.reused.ranges().next().is_some()
-            && addr >= table.addr + least
+        addr >= table.addr + least
             && addr - table.addr < table.bytes.len() as u64
             && self.new_unwind.addr != table.addr
             && self
@@ -791,6 +813,41 @@ pub(crate) fn roots_by_function(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_index_finds_what_a_search_finds() {
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % below
+        };
+        for far in [4, 100, 1 << 20, 1 << 40] {
+            let mut at = random(1 << 40);
+            let ranges: Vec<(Range<InputAddr>, FuncId)> = (0..300)
+                .map(|id| {
+                    let start = at + random(far);
+                    at = start + 1 + random(far.min(200));
+                    (Range { start, end: at }.of(), id)
+                })
+                .collect();
+            let index = Index::new(ranges.clone());
+            for (range, _) in &ranges {
+                for addr in [range.start, range.end] {
+                    for addr in [addr.get() - 1, addr.get(), addr.get() + 1 + random(far)] {
+                        let addr = InputAddr::new(addr);
+                        let owner = ranges.iter().find(|r| r.0.contains(addr));
+                        assert_eq!(index.owner(addr), owner.map(|r| r.1));
+                        let next = ranges.iter().find(|r| r.0.start > addr);
+                        let next = next.map_or(InputAddr::new(u64::MAX), |r| r.0.start);
+                        let until = owner.map_or(next, |r| r.0.end);
+                        assert_eq!(index.owner_from(addr), (owner.map(|r| r.1), until));
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_index_finds_owners_at_both_ends_and_nobody_between() {

@@ -22,8 +22,8 @@ pub(crate) struct Rows<'t, 'd> {
     runner: Runner,
     interner: Interner,
     map: RowMap,
-    /// The entry that the rows are of.
-    of: Option<u64>,
+    /// The code of the entry that the rows are of.
+    of: Option<(u64, u64)>,
     /// An entry may have an exception table.
     tables: bool,
 }
@@ -50,16 +50,18 @@ impl<'t, 'd> Rows<'t, 'd> {
     }
 
     /// The row of `len` bytes of code.
-    fn at<A: Arch>(&mut self, addr: u64, len: u64) -> Result<Row, String> {
+    fn at<A: Arch>(&mut self, addr: u64, len: u64) -> Result<&Row, String> {
         let none = || format!("no unwind entry says anything of {addr:#x}");
-        let fde = self.table.find(addr).ok_or_else(none)?;
-        if self.of != Some(fde.start) {
+        // One routine is mostly looked at from end to end.
+        let is_at_hand = |(from, to): (u64, u64)| from <= addr && addr < to;
+        if !self.of.is_some_and(is_at_hand) {
             self.of = None;
+            let fde = self.table.find(addr).ok_or_else(none)?;
             self.interner.clear();
             let spans = self.map.clear();
             self.runner
                 .rows::<A>(self.table, fde, &mut self.interner, spans)?;
-            self.of = Some(fde.start);
+            self.of = Some((fde.start, fde.end));
         }
         let span = self.map.at(addr).ok_or_else(none)?;
         if span.signal_frame || span.lsda != 0 && !self.tables {
@@ -73,7 +75,7 @@ impl<'t, 'd> Rows<'t, 'd> {
                 "the unwind row changes in the middle of the instruction at {addr:#x}"
             ));
         }
-        self.interner.row(id).cloned().ok_or_else(none)
+        self.interner.row(id).ok_or_else(none)
     }
 }
 
@@ -152,7 +154,7 @@ fn unwind<A: Arch>(
     let mut backs = calls.iter().rev();
     loop {
         let row = rows.at::<A>(place.0, place.1).map_err(wrong)?;
-        let (left, back) = leave::<A>(&row, &registers, state).map_err(wrong)?;
+        let (left, back) = leave::<A>(row, &registers, state).map_err(wrong)?;
         registers = left;
         match (backs.next(), back) {
             (Some(expected), Back::To(Value::Number(to))) if to == *expected => {

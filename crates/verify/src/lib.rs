@@ -711,7 +711,7 @@ fn prove<'a, A: Arch>(
         cx.slots = bare::slots::<A>(input, &starts);
     } else {
         cx.calculating = distances::calculating::<A>(&cx);
-        cx.described = !described::words::<A>(input).is_empty();
+        cx.described = described::has_words::<A>(input);
     }
     let cx = cx;
     let mut again = before.and_then(|before| Again::new(&cx, *before));
@@ -748,16 +748,20 @@ fn prove<'a, A: Arch>(
     maps.release();
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
-    let ((walked, roots), subject) = postlink_parallel::join(
-        || walk_all::<A>(&cx, &mut found.pairs, again.as_mut()),
-        || Subject::of(&cx, known),
+    let (((walked, roots), subject), visible) = postlink_parallel::join(
+        || {
+            postlink_parallel::join(
+                || walk_all::<A>(&cx, &mut found.pairs, again.as_mut()),
+                || Subject::of(&cx, known),
+            )
+        },
+        || Visible::of(input),
     );
     if counting {
         counting::judge::<A>(&cx, &walked, &mut found);
     }
     counting::check_hooks::<A>(&cx, &mut found);
     gather::<A>(&cx, &walked, &mut found);
-    let visible = Visible::of(input);
     what_is_seen::<A>(&cx, &visible, &extents, &mut found);
     overwritten_bodies::<A>(&cx, &kept, &relative, &mut found);
     debug::probes_in_folded(&cx, &mut found);
@@ -1090,14 +1094,13 @@ impl<'a> Subject<'a> {
     fn of(cx: &Context<'a>, input: Option<Digest>) -> Self {
         let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
         let mut functions_seen: Vec<u64> = Vec::new();
-        for s in cx
-            .input
-            .symbols(elf::SHT_SYMTAB)
-            .chain(cx.input.symbols(elf::SHT_DYNSYM))
-            .filter(|s| s.is_function() && s.section != 0)
-        {
-            functions_seen.push(s.value);
-            if cx.entry_of(InputAddr::new(s.value)).is_some() {
+        for table in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
+            let is_function = |s: &elf::Symbol<'_>| s.is_function() && s.section != 0;
+            let functions = cx.input.nameless_symbols(table).filter(is_function);
+            functions_seen.extend(functions.map(|s| s.value));
+            let moved = |s: &elf::Symbol<'_>| cx.entry_of(InputAddr::new(s.value)).is_some();
+            let wanted = |s: &elf::Symbol<'_>| is_function(s) && moved(s);
+            for s in cx.input.symbols_if(table, wanted) {
                 let rank = (s.size > 0, s.info >> 4 != 0);
                 let best = names.entry(s.value).or_insert((rank, s.name));
                 if best.0 < rank {
@@ -1110,10 +1113,14 @@ impl<'a> Subject<'a> {
         }
         functions_seen.sort_unstable();
         functions_seen.dedup();
+        let (input, output) = postlink_parallel::join(
+            || input.unwrap_or_else(|| Digest::of(cx.input.data, cx.maps)),
+            || Digest::of(cx.output.data, cx.maps),
+        );
         let stays = |a: &&u64| cx.old.owner(InputAddr::new(**a)).is_none();
         Subject {
-            input: input.unwrap_or_else(|| Digest::of(cx.input.data, cx.maps)),
-            output: Digest::of(cx.output.data, cx.maps),
+            input,
+            output,
             names,
             identical: functions_seen.iter().filter(stays).count() as u64,
         }

@@ -51,42 +51,96 @@ impl Set {
 
 /// What was read of old code lately, by address: the same few instructions are asked for again and again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recent {
-    entries: Vec<Option<(u64, Insn, Option<Effects>)>>,
+pub(crate) struct Recent<'a> {
+    entries: Vec<Entry>,
+    /// Code that was read last: its range, and all bytes from its start on.
+    code: Range,
+    bytes: &'a [u8],
+    /// Where the last question came by, and what was open there.
+    seen: FxHashMap<u64, Set>,
+}
+
+/// An instruction, and what it reads and overwrites if that was asked.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: u64,
+    insn: Insn,
+    effects: Option<Effects>,
 }
 
 /// Instructions that are remembered; a power of two.
 const REMEMBERED: usize = 1 << 10;
 
-impl Recent {
-    fn entry(&mut self, at: u64) -> Option<&mut Option<(u64, Insn, Option<Effects>)>> {
-        if self.entries.is_empty() {
-            self.entries.resize(REMEMBERED, None);
-        }
+/// Places that memory is kept for from one question to the next.
+const KEPT: usize = 1 << 8;
+
+impl<'a> Recent<'a> {
+    #[inline]
+    fn entry(&mut self, at: u64) -> Option<&mut Entry> {
         self.entries.get_mut(at as usize & (REMEMBERED - 1))
     }
 
     /// The instruction at `at`, whose bytes these are.
+    #[inline]
     pub(crate) fn insn<A: Arch>(&mut self, bytes: &[u8], at: u64) -> Option<Insn> {
-        let entry = self.entry(at)?;
-        if let Some((_, insn, _)) =
-            entry.filter(|e| e.0 == at && usize::from(e.1.len) <= bytes.len())
+        if let Some(entry) = self.entry(at)
+            && entry.at == at
+            && usize::from(entry.insn.len) <= bytes.len()
         {
-            return Some(insn);
+            return Some(entry.insn);
         }
+        self.read::<A>(bytes, at)
+    }
+
+    fn read<A: Arch>(&mut self, bytes: &[u8], at: u64) -> Option<Insn> {
         let insn = A::decode(bytes, at)?;
-        *entry = Some((at, insn, None));
+        let entry = Entry {
+            at,
+            insn,
+            effects: None,
+        };
+        if self.entries.is_empty() {
+            // Nothing is at the highest address.
+            let none = Entry {
+                at: u64::MAX,
+                ..entry
+            };
+            self.entries.resize(REMEMBERED, none);
+        }
+        if let Some(slot) = self.entry(at) {
+            *slot = entry;
+        }
         Some(insn)
     }
 
     /// What the instruction at `at`, whose bytes these are, reads and overwrites.
+    #[inline]
     fn effects<A: Arch>(&mut self, bytes: &[u8], at: u64) -> Effects {
         match self.entry(at) {
-            Some(Some((a, _, effects))) if *a == at => {
-                *effects.get_or_insert_with(|| A::effects(bytes))
+            Some(entry) if entry.at == at => {
+                *entry.effects.get_or_insert_with(|| A::effects(bytes))
             }
             _ => A::effects(bytes),
         }
+    }
+
+    /// All bytes of the input from an address on, if it is one of code.
+    #[inline]
+    fn code(&mut self, cx: &Context<'a>, at: u64) -> Option<&'a [u8]> {
+        if self.code.contains(at) {
+            return self.bytes.get((at - self.code.start) as usize..);
+        }
+        self.other_code(cx, at)
+    }
+
+    fn other_code(&mut self, cx: &Context<'a>, at: u64) -> Option<&'a [u8]> {
+        let range = cx.code_at(at)?;
+        let bytes = cx.input.bytes_from(range.start).unwrap_or(b"");
+        // It is at hand from now on if it is in one segment.
+        if bytes.len() as u64 >= range.len() {
+            (self.code, self.bytes) = (range, bytes);
+        }
+        cx.input.bytes_from(at)
     }
 }
 
@@ -129,16 +183,21 @@ impl Known<'_> {
 }
 
 /// Whether all of `set` is dead at `from`.
-pub(crate) fn dead<A: Arch>(
-    cx: &Context<'_>,
-    recent: &mut Recent,
+pub(crate) fn dead<'a, A: Arch>(
+    cx: &Context<'a>,
+    recent: &mut Recent<'a>,
     known: &Known<'_>,
     from: u64,
     set: Set,
 ) -> bool {
     let mut work: SmallVec<[(u64, Set); 8]> = SmallVec::new();
     work.push((from, set));
-    let mut seen: FxHashMap<u64, Set> = FxHashMap::default();
+    // Nearly all questions are short, and some are very long.
+    if recent.seen.capacity() > KEPT {
+        recent.seen = FxHashMap::default();
+    } else if !recent.seen.is_empty() {
+        recent.seen.clear();
+    }
     let mut budget = BUDGET;
     // Instructions that were looked at.
     let mut straight = 0;
@@ -147,7 +206,7 @@ pub(crate) fn dead<A: Arch>(
             // Among the first few instructions no place is seen twice, or it does not matter.
             straight += 1;
             if straight > 8 {
-                let before = seen.entry(at).or_default();
+                let before = recent.seen.entry(at).or_default();
                 if open.within(*before) {
                     break;
                 }
@@ -174,17 +233,13 @@ pub(crate) fn dead<A: Arch>(
                 continue;
             }
             // Where there is no memory (what weak symbols that are not defined call), the program ends.
-            if !cx.is_code(at) {
-                if at >= 4096 {
+            let Some(bytes) = recent.code(cx, at) else {
+                if at >= 4096 || cx.is_code(at) {
                     return false;
                 }
                 break;
-            }
-            let Some((bytes, insn)) = cx
-                .input
-                .bytes_from(at)
-                .and_then(|b| Some((b, recent.insn::<A>(b, at)?)))
-            else {
+            };
+            let Some(insn) = recent.insn::<A>(bytes, at) else {
                 return false;
             };
             let next = at.saturating_add(u64::from(insn.len));

@@ -20,8 +20,8 @@
 //! | first word at the thread pointer | yes | no |
 //! | the memory operand of the call or jump that is recorded | yes | no |
 
-use crate::arch::Arch;
 use crate::arch::step::{Caller, Mem, Next, Op, Segment, Step, flag, stack};
+use crate::arch::{Arch, Flow};
 use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -228,7 +228,7 @@ impl State {
 }
 
 /// An instruction that was run, and what holds in front of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub at: u64,
     pub len: u8,
@@ -881,9 +881,22 @@ pub(crate) fn saves_all<'c, A: Arch>(
 const STEPS: usize = 400;
 
 /// Whether what begins at `start` continues at `at` with a branch back into it: an exclusive store that is tried again.
-fn repeats<'c, A: Arch>(code: &dyn Fn(u64) -> Option<&'c [u8]>, start: u64, at: u64) -> bool {
-    let step = code(at).and_then(|bytes| A::step(bytes, at));
-    matches!(step.map(|s| s.next), Some(Next::Branch { target, .. }) if (start..at).contains(&target))
+pub(crate) fn repeats<'c, A: Arch>(
+    code: &dyn Fn(u64) -> Option<&'c [u8]>,
+    start: u64,
+    at: u64,
+) -> bool {
+    let Some(bytes) = code(at) else {
+        return false;
+    };
+    // Asked wherever inserted code may end. What is no branch back is quickly known.
+    let back = |target: &u64| (start..at).contains(target);
+    let insn = A::decode(bytes, at);
+    if !insn.is_some_and(|i| matches!(i.flow, Flow::Branch { target, .. } if back(&target))) {
+        return false;
+    }
+    let step = A::step(bytes, at).map(|step| step.next);
+    matches!(step, Some(Next::Branch { target, .. }) if back(&target))
 }
 
 /// Follows inserted code from `start` on every way to its end. Gives where it ends (for [`End::Meet`]), and
@@ -1033,4 +1046,77 @@ pub(crate) fn follow<'c, A: Arch>(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::x86_64::X86_64;
+
+    /// The lock step does not run a counter of the usual form that is all of what is inserted. What it takes it for is
+    /// what comes out here.
+    #[test]
+    fn a_counter_alone_does_what_is_said_of_it() {
+        let start = 0x1000;
+        let offsets = [
+            (0i32, true),
+            (56, true),
+            (64, false),
+            (-8, false),
+            (4, false),
+        ];
+        for (offset, fits) in offsets {
+            let mut bytes = vec![0x65, 0x48, 0xff, 0x04, 0x25];
+            bytes.extend(offset.to_le_bytes());
+            bytes.extend([0xc3; 32]);
+            let counter = X86_64::own_counter(&bytes).expect("it is a counter");
+            assert_eq!(counter.is_in(64), fits);
+            let (at, len) = (start + u64::from(counter.len), counter.len);
+            let mut footprint = Footprint::default();
+            let mut machine = Machine {
+                places: Places {
+                    areas: &[],
+                    own: 64,
+                    zone: 128,
+                    table: None,
+                    operand: None,
+                    pushed: 0,
+                },
+                footprint: &mut footprint,
+                tables: (false, false),
+                moments: Vec::new(),
+            };
+            let mut met = Vec::new();
+            let mut judge = |m: &Meeting| {
+                met.push(*m);
+                true
+            };
+            let code = |at: u64| bytes.get((at - start) as usize..);
+            let ends = End::Meet(&mut judge);
+            let end = follow::<X86_64>(&mut machine, &code, start, ends, &mut |_| None);
+            assert_eq!(end, fits.then_some(at));
+            if !fits {
+                assert!(met.is_empty());
+                continue;
+            }
+            let meeting = Meeting {
+                at,
+                flags: counter.lost,
+                counted: true,
+                ..Meeting::default()
+            };
+            assert_eq!(met, [meeting]);
+            let moment = Moment {
+                at: start,
+                len,
+                ..Moment::default()
+            };
+            assert_eq!(machine.moments, [moment]);
+            let own = Footprint {
+                own: true,
+                ..Footprint::default()
+            };
+            assert_eq!(footprint, own);
+        }
+    }
 }

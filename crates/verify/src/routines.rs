@@ -552,7 +552,7 @@ impl Routine<'_, '_> {
                 continue;
             }
             match A::step(bytes, at) {
-                _ if A::is_return(bytes) => {}
+                _ if insn.flow == Flow::Stop && A::is_return(bytes) => {}
                 Some(step) => perform::<A>(state, &step, bytes),
                 None => plain::<A>(state, bytes, at).ok_or_else(unknown)?,
             }

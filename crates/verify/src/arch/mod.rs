@@ -233,6 +233,25 @@ pub(crate) struct Notes {
     pub lost: u8,
 }
 
+/// An instruction that adds one to a word of 8 bytes at the thread's own base of counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counter {
+    /// Bytes of the instruction.
+    pub len: u8,
+    /// Where the word is, from that base.
+    pub offset: i64,
+    /// Flags that hold something else afterwards ([`step::flag`]).
+    pub lost: u8,
+}
+
+impl Counter {
+    /// Whether its word is in memory of so many bytes at the base.
+    pub(crate) fn is_in(&self, bytes: u64) -> bool {
+        let end = self.offset.saturating_add(8);
+        self.offset >= 0 && end <= bytes as i64 && self.offset % 8 == 0
+    }
+}
+
 /// A start-up routine that asks for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsksForHugePages {
@@ -598,6 +617,12 @@ pub(crate) trait Arch: Sync + Send + 'static {
 
     /// The instruction as one of inserted code. `None`: such code has none like it.
     fn step(bytes: &[u8], addr: u64) -> Option<Step>;
+
+    /// The same instruction, if it is one that does nothing but add one to a word at the thread's own base of counters:
+    /// what nearly all counters are.
+    fn own_counter(_bytes: &[u8]) -> Option<Counter> {
+        None
+    }
 
     /// The operand of an indirect call or jump, and marks of the branch that its replacement must have as well.
     fn operand(bytes: &[u8], addr: u64) -> Option<(Operand, u32)>;

@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use std::ops::Sub;
 
 /// Half-open range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Range<Addr = u64> {
     pub start: Addr,
     pub end: Addr,

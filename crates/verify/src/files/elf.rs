@@ -207,8 +207,8 @@ fn after_gnu_header(data: &[u8]) -> Option<CompressedData<'_>> {
 /// The string at an offset of a string table, without its zero.
 pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or(b"");
-    let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
-    rest.get(..end).unwrap_or(b"")
+    // That looks at many bytes at once: mangled names are long, and of a large program there are many.
+    std::ffi::CStr::from_bytes_until_nul(rest).map_or(rest, std::ffi::CStr::to_bytes)
 }
 
 /// The records that are whole in a table's bytes.
@@ -579,15 +579,36 @@ impl<'d> Elf<'d> {
 
     /// Symbols of the section of this type, and its string table; entry 0 included.
     pub(crate) fn symbols(&self, kind: u32) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
+        self.symbols_if(kind, |_| true)
+    }
+
+    /// Those of them of which this is true, which is asked before they have their names: names are long, and all of a
+    /// large program take as long to read as much of its code.
+    pub(crate) fn symbols_if<F: Fn(&Symbol<'_>) -> bool>(
+        &self,
+        kind: u32,
+        wanted: F,
+    ) -> impl Iterator<Item = Symbol<'d>> + use<'d, F> {
         let section = self.sections.iter().find(|s| s.kind == kind);
         let bytes = section.map_or(&b""[..], |s| self.section_data(s));
         let strings = section
             .and_then(|s| self.sections.get(s.link as usize))
             .map_or(&b""[..], |s| self.section_data(s));
-        raw_symbols(bytes).map(move |(name, symbol)| Symbol {
+        let all = raw_symbols(bytes).filter(move |(_, symbol)| wanted(symbol));
+        all.map(move |(name, symbol)| Symbol {
             name: string_at(strings, name),
             ..symbol
         })
+    }
+
+    /// The same symbols without their names.
+    pub(crate) fn nameless_symbols(
+        &self,
+        kind: u32,
+    ) -> impl Iterator<Item = Symbol<'static>> + use<'d> {
+        let section = self.sections.iter().find(|s| s.kind == kind);
+        let bytes = section.map_or(&b""[..], |s| self.section_data(s));
+        raw_symbols(bytes).map(|(_, symbol)| symbol)
     }
 
     /// Lowest and one past the highest loaded address.

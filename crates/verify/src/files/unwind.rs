@@ -27,6 +27,7 @@ use gimli::{
 };
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 
 /// A common information entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -506,7 +507,7 @@ fn trim(bytes: &[u8]) -> &[u8] {
 }
 
 /// How one register or the CFA is found.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     Undefined,
     Offset(i64),
@@ -518,10 +519,29 @@ pub(crate) enum Rule {
     Other(u64),
 }
 
+impl Rule {
+    /// A number that is the same for equal rules, and mostly another for others.
+    fn key(&self) -> u64 {
+        let (kind, number) = match self {
+            Rule::Undefined => (0, 0),
+            Rule::Offset(at) => (1, *at as u64),
+            Rule::ValOffset(at) => (2, *at as u64),
+            Rule::Register(register) => (3, u64::from(*register)),
+            Rule::RegisterOffset(register, at) => {
+                (4, u64::from(*register).rotate_left(32) ^ *at as u64)
+            }
+            Rule::Expression(bytes) => (5, bytes.len() as u64),
+            Rule::ValExpression(bytes) => (6, bytes.len() as u64),
+            Rule::Other(number) => (7, *number),
+        };
+        number << 3 ^ number >> 61 ^ kind
+    }
+}
+
 /// Everything that the run-time knows at one place but for the LSDA, and for the size of pushed arguments
 /// (`DW_CFA_GNU_args_size`): that is read only when control goes to a landing pad, so it is compared there
 /// ([`Span::args_size`]).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub cfa: Rule,
     /// Sorted by register. "Same value" is what a register without a rule has, so it is not listed.
@@ -532,6 +552,17 @@ pub(crate) struct Row {
     personality: Pointer,
     /// Where the row is if an expression in it reads the program counter: such a row equals no other.
     place: u64,
+}
+
+// What rows of one function differ in; the rest is left to the comparison.
+impl Hash for Row {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.cfa.key());
+        for (register, rule) in &self.registers {
+            state.write_u64(rule.key() ^ u64::from(*register) << 48);
+        }
+        state.write_u64(self.place);
+    }
 }
 
 impl Row {
@@ -675,8 +706,13 @@ impl Interner {
     }
 
     fn id(&mut self, row: Row) -> RowId {
+        // Rows are large, and most are there: they are not moved for the question.
+        if let Some(id) = self.rows.get(&row) {
+            return *id;
+        }
         let next = self.rows.len() as RowId + 1;
-        *self.rows.entry(row).or_insert(next)
+        self.rows.insert(row, next);
+        next
     }
 
     /// Whether a row says what holds where a call has just come: the return address is where a call leaves it, and is
@@ -915,17 +951,20 @@ impl RowMap {
     }
 
     /// The span that covers an address.
+    #[inline]
     pub(crate) fn at(&self, addr: u64) -> Option<&Span> {
         let here = self.cursor.get();
-        for index in [here, here + 1] {
-            if let Some(s) = self
-                .spans
-                .get(index)
-                .filter(|s| s.start <= addr && addr < s.end)
-            {
-                self.cursor.set(index);
-                return Some(s);
-            }
+        let covers = |s: &&Span| s.start <= addr && addr < s.end;
+        let span = self.spans.get(here).filter(covers);
+        span.or_else(|| self.search(here + 1, addr))
+    }
+
+    /// The same where it is not the one at hand: perhaps the next.
+    fn search(&self, next: usize, addr: u64) -> Option<&Span> {
+        let covers = |s: &&Span| s.start <= addr && addr < s.end;
+        if let Some(s) = self.spans.get(next).filter(covers) {
+            self.cursor.set(next);
+            return Some(s);
         }
         let index = self
             .spans
@@ -937,6 +976,7 @@ impl RowMap {
     }
 
     /// The row at an address, 0 if none; and whether it covers `len` bytes.
+    #[inline]
     pub(crate) fn row(&self, addr: u64, len: u64) -> (RowId, bool) {
         match self.at(addr) {
             Some(s) => (s.row, addr.saturating_add(len) <= s.end),

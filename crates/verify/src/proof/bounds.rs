@@ -14,10 +14,12 @@
 //! have pointers lead into a table of jumps, each with a function's symbol as long as the table, and
 //! calculate with distances in it.
 
+use std::cell::OnceCell;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::files::bytes::{u32_in, u64_in};
-use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB};
+use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB, Symbol};
 
 /// `EM_AARCH64`
 const AARCH64: u16 = 183;
@@ -37,9 +39,9 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     pub(crate) fn of(input: &Elf<'_>) -> Bounds {
-        let functions = input.symbols(SHT_SYMTAB).filter(|s| s.is_function());
+        let wanted = |s: &Symbol<'_>| s.is_function() && s.section != 0 && s.size > 0;
         let (mut extents, mut checks_calls) = (Vec::new(), false);
-        for s in functions.filter(|s| s.section != 0 && s.size > 0) {
+        for s in input.symbols_if(SHT_SYMTAB, wanted) {
             extents.push((s.value, s.value.saturating_add(s.size)));
             checks_calls |= s.name.ends_with(b".cfi");
         }
@@ -48,13 +50,22 @@ impl Bounds {
             let all = input.sections.iter();
             all.filter(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0)
         };
-        let mut edges: FxHashSet<u64> = code().flat_map(|s| [s.addr, s.end()]).collect();
-        edges.extend(extents.iter().flat_map(|e| [e.0, e.1]));
+        // Of a large program they are many, and asked for about few symbols if at all.
+        let edges = OnceCell::new();
+        let all_edges = || {
+            let mut all: FxHashSet<u64> = code().flat_map(|s| [s.addr, s.end()]).collect();
+            all.extend(extents.iter().flat_map(|e| [e.0, e.1]));
+            all
+        };
+        let is_edge = |at: &u64| edges.get_or_init(all_edges).contains(at);
         let mut candidates: FxHashMap<u32, (u64, bool)> = FxHashMap::default();
-        for (i, s) in (0u32..).zip(input.symbols(SHT_SYMTAB)) {
+        let numbers = (0u32..).zip(input.nameless_symbols(SHT_SYMTAB));
+        let numbers = numbers.filter(|(_, s)| s.kind() == 0 && s.section != 0);
+        let others = input.symbols_if(SHT_SYMTAB, |s| s.kind() == 0 && s.section != 0);
+        for ((i, _), s) in numbers.zip(others) {
             let named = !s.name.is_empty() && !s.name.starts_with(b"$");
             let near = || code().any(|c| c.addr <= s.value && s.value <= c.end());
-            if s.kind() == 0 && s.section != 0 && named && edges.contains(&s.value) && near() {
+            if named && near() && is_edge(&s.value) {
                 let is_end = matches!(s.name, b"etext" | b"_etext" | b"__etext");
                 candidates.insert(i, (s.value, is_end));
             }

@@ -34,8 +34,69 @@ struct KeptSection<'a> {
     /// The section that its entries are for.
     target: Range,
     bytes: &'a [u8],
-    /// Type by place; made when first asked.
-    kinds: OnceLock<FxHashMap<u64, u32>>,
+    /// Made when first asked.
+    kinds: OnceLock<Kinds>,
+}
+
+/// Types of relocations by place.
+enum Kinds {
+    /// Of entries that ascend, which is how linkers keep them: by part of the section, the first of the entries.
+    Ascending(Vec<u32>),
+    /// Of others.
+    ByPlace(FxHashMap<u64, u32>),
+}
+
+/// Bytes of a part, as a power of two.
+const PART: u32 = 8;
+
+/// Place and type of an entry.
+fn place_and_kind(entry: &[u8]) -> Option<(u64, u32)> {
+    Some((u64_in(entry, 0)?, u64_in(entry, 8)? as u32))
+}
+
+impl KeptSection<'_> {
+    /// `None`: its entries do not ascend, or some are outside of the section.
+    fn ascending(&self) -> Option<Vec<u32>> {
+        let parts = (self.target.len() >> PART) + 2;
+        let mut first = Vec::with_capacity(usize::try_from(parts).ok()?);
+        let mut last = 0;
+        for (number, entry) in self.bytes.chunks_exact(24).enumerate() {
+            let place = u64_in(entry, 0)?;
+            if place < last || !self.target.contains(place) {
+                return None;
+            }
+            last = place;
+            let part = ((place - self.target.start) >> PART) as usize;
+            while first.len() <= part {
+                first.push(u32::try_from(number).ok()?);
+            }
+        }
+        let count = u32::try_from(self.bytes.len() / 24).ok()?;
+        first.resize(usize::try_from(parts).ok()?, count);
+        Some(first)
+    }
+
+    fn kinds(&self) -> Kinds {
+        if let Some(first) = self.ascending() {
+            return Kinds::Ascending(first);
+        }
+        let entries = self.bytes.chunks_exact(24).filter_map(place_and_kind);
+        Kinds::ByPlace(entries.filter(|e| e.1 != 0).collect())
+    }
+
+    /// Type of the last entry for a place in the section that has one.
+    fn kind(&self, addr: u64) -> Option<u32> {
+        let first = match self.kinds.get_or_init(|| self.kinds()) {
+            Kinds::ByPlace(map) => return map.get(&addr).copied(),
+            Kinds::Ascending(first) => first,
+        };
+        let part = usize::try_from((addr - self.target.start) >> PART).ok()?;
+        let &[from, to] = first.get(part..)?.first_chunk()?;
+        let bytes = self.bytes.get(from as usize * 24..to as usize * 24)?;
+        let mut entries = bytes.chunks_exact(24).rev().filter_map(place_and_kind);
+        let found = entries.find(|e| e.0 == addr && e.1 != 0);
+        found.map(|e| e.1)
+    }
 }
 
 impl<'a> KeptRelocs<'a> {
@@ -64,21 +125,16 @@ impl<'a> KeptRelocs<'a> {
     /// `Some(None)`: some were, but not here.
     pub(crate) fn kind_at(&self, addr: u64) -> Option<Option<u32>> {
         let section = self.sections.iter().find(|s| s.target.contains(addr))?;
-        let map = section.kinds.get_or_init(|| {
-            let entry = |e: &[u8]| Some((u64_in(e, 0)?, u64_in(e, 8)? as u32)).filter(|e| e.1 != 0);
-            section.bytes.chunks_exact(24).filter_map(entry).collect()
-        });
-        Some(map.get(&addr).copied())
+        Some(section.kind(addr))
     }
 
     /// Places in sections of code that have a relocation of one of these types, ascending.
     pub(crate) fn places_in_code(&self, cx: &Context<'_>, kinds: &[u32]) -> Vec<u64> {
-        let entry = |e: &[u8]| Some((u64_in(e, 0)?, u64_in(e, 8)? as u32));
         let mut places: Vec<u64> = self
             .sections
             .iter()
             .filter(|s| cx.is_code(s.target.start))
-            .flat_map(|s| s.bytes.chunks_exact(24).filter_map(entry))
+            .flat_map(|s| s.bytes.chunks_exact(24).filter_map(place_and_kind))
             .filter(|e| kinds.contains(&e.1))
             .map(|e| e.0)
             .collect();

@@ -29,6 +29,7 @@ use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB};
 use crate::proof::visible::Extents;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// A word whose value is a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,36 +51,50 @@ impl Word {
     }
 }
 
-/// All words of loaded data that the linker computed relative to a place, ascending. Unwind tables are
-/// compared by meaning.
+/// Whether relocations for this section are for loaded data. Unwind tables are compared by meaning.
+fn is_data(input: &Elf<'_>, info: u32) -> bool {
+    let about = input.sections.get(info as usize).filter(|_| info != 0);
+    about.is_some_and(|s| {
+        s.is_alloc()
+            && s.flags & SHF_EXECINSTR == 0
+            && s.name != b".eh_frame"
+            && !s.name.starts_with(b".gcc_except_table")
+    })
+}
+
+/// The word that a relocation is for, if the linker computed it relative to a place.
+fn word<A: Arch>(relocation: &[u8]) -> Option<Word> {
+    let width = match u32_in(relocation, 8)? {
+        kind if kind == A::DISTANCE_4 => 4,
+        kind if kind == A::DISTANCE_8 => 8,
+        _ => return None,
+    };
+    Some(Word {
+        place: u64_in(relocation, 0)?,
+        width,
+        symbol: u32_in(relocation, 12)?,
+    })
+}
+
+/// Whether there are any [`words`].
+pub(crate) fn has_words<A: Arch>(input: &Elf<'_>) -> bool {
+    let sections = input.sections.iter();
+    let mut kept = sections.filter(|s| s.is_kept_relocations() && is_data(input, s.info));
+    kept.any(|s| {
+        let mut records = input.relocation_records(s).chunks_exact(24);
+        records.any(|record| word::<A>(record).is_some())
+    })
+}
+
+/// All words of loaded data that the linker computed relative to a place, ascending.
 pub(crate) fn words<A: Arch>(input: &Elf<'_>) -> Vec<Word> {
-    let is_data = |info: u32| {
-        let about = input.sections.get(info as usize).filter(|_| info != 0);
-        about.is_some_and(|s| {
-            s.is_alloc()
-                && s.flags & SHF_EXECINSTR == 0
-                && s.name != b".eh_frame"
-                && !s.name.starts_with(b".gcc_except_table")
-        })
-    };
-    let word = |e: &[u8]| {
-        let width = match u32_in(e, 8)? {
-            kind if kind == A::DISTANCE_4 => 4,
-            kind if kind == A::DISTANCE_8 => 8,
-            _ => return None,
-        };
-        Some(Word {
-            place: u64_in(e, 0)?,
-            width,
-            symbol: u32_in(e, 12)?,
-        })
-    };
+    let is_data = |info: u32| is_data(input, info);
     let sections = input.sections.iter();
     let mut words: Vec<Word> = sections
         .filter(|s| s.is_kept_relocations() && is_data(s.info))
         .flat_map(|s| {
             postlink_parallel::flat_map_chunks(input.relocation_records(s), 24 << 12, |part| {
-                part.chunks_exact(24).filter_map(word)
+                part.chunks_exact(24).filter_map(word::<A>)
             })
         })
         .collect();
@@ -90,7 +105,7 @@ pub(crate) fn words<A: Arch>(input: &Elf<'_>) -> Vec<Word> {
 
 /// Values of functions' symbols, 0 for others, in the order of the table.
 fn named(input: &Elf<'_>) -> Vec<u64> {
-    let symbols = input.symbols(SHT_SYMTAB);
+    let symbols = input.nameless_symbols(SHT_SYMTAB);
     symbols
         .map(|s| if s.is_function() { s.value } else { 0 })
         .collect()
@@ -137,20 +152,72 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
         let of = |addr| cx.old.owner(addr);
         // Where compilers write what no index has; another function may begin there.
         let end = !first && extents.start_of(target.wrapping_sub(1)) == extents.start_of(by);
+        if end {
+            return true;
+        }
         if let (Some(a), Some(b)) = (of(InputAddr::new(by)), of(InputAddr::new(target))) {
-            let back = a == b && (!first || cx.entry_of(InputAddr::new(target)).is_none());
-            return back || end;
+            return a == b && (!first || cx.entry_of(InputAddr::new(target)).is_none());
         }
         let start = extents.start_of(target);
         let same = start == extents.start_of(by) && !(first && start == Some(target));
         let part = start.is_some_and(|s| !extents.is_function(s));
-        same || part || end
+        same || part
     };
+    // What a word is in depends on those in front of it, but where a table begins, or they are not near.
+    let begins = |i: &usize| {
+        let Some(word) = words.get(*i) else {
+            return true;
+        };
+        let before = i.checked_sub(1).and_then(|i| words.get(i));
+        let is_table = || {
+            let values = [word.value(cx.input), word.value(cx.output)];
+            tables.contains_key(&word.place) && values.iter().all(Option::is_some)
+        };
+        before.is_none_or(|before| word.place - before.place > 8) || is_table()
+    };
+    let cuts = (0..words.len()).step_by(STRETCH);
+    let cuts = cuts.filter_map(|cut| (cut..words.len()).find(begins));
+    let mut cuts: Vec<usize> = cuts.chain([words.len()]).collect();
+    cuts.dedup();
+    let stretches = cuts.len().saturating_sub(1);
+    let parts = postlink_parallel::map_range(stretches, |i| {
+        let range = cuts.get(i).copied().unwrap_or(0)..cuts.get(i + 1).copied().unwrap_or(0);
+        let mut part = Findings::default();
+        let words = words.get(range).unwrap_or(&[]);
+        noted(
+            cx,
+            extents,
+            words,
+            (&symbols, &tables, &leads_back),
+            &mut part,
+        );
+        part
+    });
+    parts.into_iter().for_each(|part| found.append(part));
+}
+
+/// Words that one task looks at, or some more.
+const STRETCH: usize = 1 << 12;
+
+/// Notes the moved functions that some words lead to, which do not depend on those in front of them.
+fn noted(
+    cx: &Context<'_>,
+    extents: &Extents<'_>,
+    words: &[Word],
+    (symbols, tables, leads_back): (
+        &[u64],
+        &FxHashMap<u64, Vec<u64>>,
+        &dyn Fn(u64, u64, bool) -> bool,
+    ),
+    found: &mut Findings,
+) {
     // The table at hand: its start, where its next word is, and what reads it.
     let mut table: Option<(u64, u64, &[u64], bool)> = None;
+    // Between which starts of functions the instructions are that read it.
+    let mut near: SmallVec<[(u64, u64); 2]> = SmallVec::new();
     // Whether its words so far all lead to functions.
     let mut functions = false;
-    for word in &words {
+    for word in words {
         let (Some(value), Some(now)) = (word.value(cx.input), word.value(cx.output)) else {
             continue;
         };
@@ -158,16 +225,19 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, extents: &Extents<'_>, found: &mu
             let target = word.place.wrapping_add(value);
             let jumps = by.iter().any(|by| leads_back(*by, target, true));
             table = Some((word.place, word.place, by, jumps));
+            near = by.iter().map(|by| extents.around(*by)).collect();
             functions = true;
         }
         table = table.filter(|t| t.1 == word.place);
         let mut counted = None;
         if let Some((base, next, by, jumps)) = &mut table {
             let target = base.wrapping_add(value);
-            *jumps = *jumps
-                && by
-                    .iter()
-                    .any(|by| leads_back(*by, target, *base == word.place));
+            // Nearly all entries lead into the function, which is quickly seen.
+            let last = target.wrapping_sub(1);
+            let first = *base == word.place;
+            let is_near = || near.iter().any(|n| n.0 <= last && last < n.1);
+            let leads = || by.iter().any(|by| leads_back(*by, target, first));
+            *jumps = *jumps && (!first && is_near() || leads());
             *next += word.width;
             if *jumps {
                 continue;

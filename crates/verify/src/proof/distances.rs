@@ -55,7 +55,11 @@ pub(crate) fn known<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
     }
     relocs.sort_unstable();
     relocs.dedup();
-    let values: Vec<u64> = cx.input.symbols(SHT_SYMTAB).map(|s| s.value).collect();
+    let values: Vec<u64> = cx
+        .input
+        .nameless_symbols(SHT_SYMTAB)
+        .map(|s| s.value)
+        .collect();
     let mut known = FxHashSet::default();
     for (kind, symbol, addend) in relocs {
         let Some(&value) = values.get(symbol as usize).filter(|_| symbol != 0) else {

@@ -151,7 +151,11 @@ fn roots<A: Arch>(cx: &Context<'_>, covered: &[Range]) -> Vec<u64> {
         .map(|s| s.value)
         .collect();
     all.push(cx.input.entry);
-    let values: Vec<u64> = cx.input.symbols(SHT_SYMTAB).map(|s| s.value).collect();
+    let values: Vec<u64> = cx
+        .input
+        .nameless_symbols(SHT_SYMTAB)
+        .map(|s| s.value)
+        .collect();
     for section in cx
         .input
         .sections

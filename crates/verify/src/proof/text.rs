@@ -36,8 +36,8 @@ pub(crate) fn starts(
             .is_some_and(|r| *addr < r.end)
     };
     let symbols = input
-        .symbols(SHT_SYMTAB)
-        .chain(input.symbols(SHT_DYNSYM))
+        .nameless_symbols(SHT_SYMTAB)
+        .chain(input.nameless_symbols(SHT_DYNSYM))
         .filter(|s| s.is_function() && s.section != 0)
         .map(|s| s.value);
     let mut all: Vec<u64> = symbols

@@ -20,7 +20,7 @@
 use super::bounds::Bounds;
 use crate::arch::{Arch, Flow};
 use crate::files::claim::Range;
-use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
+use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB, Symbol};
 use crate::files::unwind::Table;
 use rustc_hash::FxHashMap;
 
@@ -197,15 +197,19 @@ impl<'a> Extents<'a> {
         code: &'a [Range],
     ) -> Self {
         let mut ends: FxHashMap<u64, u64> = FxHashMap::default();
+        ends.reserve(unwind.fdes.len());
         let mut add = |start: u64, end: u64| {
             let known = ends.entry(start).or_insert(end);
             *known = end.max(*known);
         };
-        let symbols = input.symbols(SHT_SYMTAB).chain(input.symbols(SHT_DYNSYM));
+        let wanted = |s: &Symbol<'_>| s.is_function() && s.section != 0 && s.size > 0;
+        let [symbols, dynamic] = [SHT_SYMTAB, SHT_DYNSYM].map(|t| input.symbols_if(t, wanted));
         let mut named = Vec::new();
-        for s in symbols.filter(|s| s.is_function() && s.section != 0 && s.size > 0) {
+        for s in symbols.chain(dynamic) {
             add(s.value, s.value.saturating_add(s.size));
-            if !s.name.windows(5).any(|w| w == b".cold") {
+            // Few names have a point, which is quickly seen.
+            let is_part = s.name.contains(&b'.') && s.name.windows(5).any(|w| w == b".cold");
+            if !is_part {
                 named.push(s.value);
             }
         }
@@ -235,6 +239,17 @@ impl<'a> Extents<'a> {
     pub(crate) fn start_of(&self, addr: u64) -> Option<u64> {
         let next = self.starts.partition_point(|s| *s <= addr);
         self.starts.get(next.checked_sub(1)?).copied()
+    }
+
+    /// Where the function begins in which an address is, or 0, and where the next begins.
+    pub(crate) fn around(&self, addr: u64) -> (u64, u64) {
+        let next = self.starts.partition_point(|s| *s <= addr);
+        let start = next.checked_sub(1).and_then(|i| self.starts.get(i));
+        let end = self.starts.get(next);
+        (
+            start.copied().unwrap_or(0),
+            end.copied().unwrap_or(u64::MAX),
+        )
     }
 
     /// Whether a function begins at an address.

@@ -40,7 +40,7 @@ use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
 use crate::files::unwind::RowId;
-use crate::liveness::{Known, Set, dead};
+use crate::liveness::{Known, Recent, Set, dead};
 use crate::machine::{
     self, End, Footprint, Machine, Meeting, Moment, Noted, Origin, Places, Routine, Value,
 };
@@ -60,7 +60,7 @@ pub(super) struct Fresh {
 
 impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether the new side is at what may be the old side's instruction. Only to choose; the comparison comes later.
-    fn may_match(&self, state: &OldState, at: OutputAddr) -> bool {
+    pub(super) fn may_match(&self, state: &OldState, at: OutputAddr) -> bool {
         let Some((bytes, _)) = self.new_bytes(at) else {
             return true;
         };
@@ -125,11 +125,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     ) -> Option<OutputAddr> {
         let counts = self.cx.counts.as_ref()?;
         let (bytes, _) = self.new_bytes(at)?;
-        let matches = self.may_match(state, at);
+        // A counter of the usual form is only what the program has there if that has one as well.
+        let is_counter = |bytes| A::own_counter(bytes).is_some();
+        let counts_itself = match *state {
+            State::At(p, _) => self.old_bytes(p).is_some_and(is_counter),
+            _ => false,
+        };
+        let only_counts = is_counter(bytes) && !counts_itself && self.f.tables.is_empty();
+        let matches = !only_counts && self.may_match(state, at);
         if matches && !A::is_ambiguous(bytes) {
             return None;
         }
-        A::step(bytes, at.get())?;
+        if A::own_counter(bytes).is_none() {
+            // On machines whose instructions are decoded slowly, what quickly says no is asked first.
+            let goes = |insn: Insn| matches!(insn.flow, Flow::Jump(_) | Flow::Nothing);
+            if A::STEP == 1 && self.new_insn(bytes, at).is_none_or(goes) {
+                return None;
+            }
+            A::step(bytes, at.get())?;
+        }
         // Without relocations it is not known which parts a compiler split off, where anything may be held.
         if !self.cx.bare && at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
             self.fresh = Some(Fresh { at, entered: true });
@@ -144,6 +158,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             operand: None,
             pushed: 0,
         };
+        if only_counts && let Some(end) = self.counts_alone(state, at, (bytes, counts.own)) {
+            if let Some(fresh) = fresh {
+                self.fresh = Some(Fresh { at: end, ..fresh });
+            }
+            return Some(end);
+        }
         let mut footprint = Footprint::default();
         let mut end = self.silent_until(state, at, matches, false, places, &mut footprint);
         let relies = end.is_none();
@@ -312,6 +332,101 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         false
     }
 
+    /// What is known where it is asked what is dead in front of a state, and registers that hold nothing where the
+    /// function is left.
+    fn known<'k>(
+        &'k self,
+        state: &OldState,
+        entered: bool,
+        by_convention: &'k Cell<bool>,
+    ) -> (Known<'k>, u32) {
+        let find = |at: u64| A::STUBS_AT_CALLS && self.cx.old_unwind.find(at).is_some();
+        let conventions = find(state.addr().get());
+        let of_function = find(self.f.old_entry.get());
+        // What is in front of a jump out of the function is asked about where that leads.
+        let left = match state {
+            State::Exit(_) if of_function => self.untouched,
+            _ => 0,
+        };
+        let unread = if conventions || entered {
+            A::STUB_SCRATCH
+        } else {
+            0
+        };
+        let known = Known {
+            targets: &self.targets,
+            own: &self.f.old,
+            unread,
+            entered,
+            untouched: if of_function { self.untouched } else { 0 },
+            faults: self.faults && self.lsdas,
+            by_convention,
+            reserve: &self.reserve,
+        };
+        (known, left)
+    }
+
+    /// Whether what is different where inserted code may end is dead in the old code there.
+    fn is_dead(
+        &self,
+        recent: &mut Recent<'a>,
+        state: &OldState,
+        (known, left): (&Known<'_>, u32),
+        m: &Meeting,
+    ) -> bool {
+        // Without an exclusive store the mark of an exclusive load has no effect.
+        let asked = if self.exclusive { u8::MAX } else { flag::ALL };
+        let changed = Set {
+            regs: m.regs & !left,
+            flags: m.flags & asked,
+        };
+        known.by_convention.set(m.regs & left != 0);
+        let from = state.addr().get();
+        changed.is_empty() || dead::<A>(self.cx, recent, known, from, changed)
+    }
+
+    /// The end of the counter at `at`, if it is one of the usual form and all that is inserted: what
+    /// [`Walk::silent_until`] finds then, at once.
+    fn counts_alone(
+        &mut self,
+        state: &OldState,
+        at: OutputAddr,
+        (bytes, own): (&[u8], u64),
+    ) -> Option<OutputAddr> {
+        let counter = A::own_counter(bytes).filter(|counter| counter.is_in(own))?;
+        let end = at + u64::from(counter.len);
+        let code = |a: u64| self.new_bytes(OutputAddr::new(a)).map(|b| b.0);
+        if machine::repeats::<A>(&code, at.get(), end.get()) {
+            return None;
+        }
+        let mut recent = std::mem::take(&mut self.s.recent);
+        let by_convention = Cell::new(false);
+        let reserve = self.reserve.get();
+        let meeting = Meeting {
+            at: end.get(),
+            flags: counter.lost,
+            counted: true,
+            ..Meeting::default()
+        };
+        let (known, left) = self.known(state, false, &by_convention);
+        let is_dead = self.is_dead(&mut recent, state, (&known, left), &meeting);
+        self.s.recent = recent;
+        if !is_dead {
+            // It is asked once more.
+            self.reserve.set(reserve);
+            return None;
+        }
+        self.out.by_convention |= by_convention.get();
+        self.out.footprint.own = true;
+        self.s.moments.clear();
+        self.s.moments.push(Moment {
+            at: at.get(),
+            len: counter.len,
+            ..Moment::default()
+        });
+        Some(end)
+    }
+
     fn silent_until(
         &mut self,
         state: &OldState,
@@ -321,40 +436,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         places: Places<'_>,
         footprint: &mut Footprint,
     ) -> Option<OutputAddr> {
-        let cx = self.cx;
-        let p = match *state {
-            State::At(p, _) | State::Exit(p) | State::Spin(p) => p,
-        };
         let mut routines = std::mem::take(&mut self.s.routines);
         let mut recent = std::mem::take(&mut self.s.recent);
         let mut moments = std::mem::take(&mut self.s.moments);
         let by_convention = Cell::new(false);
         let end = {
             let walk = &*self;
-            let conventions = A::STUBS_AT_CALLS && cx.old_unwind.find(p.get()).is_some();
-            let entry = walk.f.old_entry.get();
-            let of_function = A::STUBS_AT_CALLS && cx.old_unwind.find(entry).is_some();
-            // What is in front of a jump out of the function is asked about where that leads.
-            let left = match state {
-                State::Exit(_) if of_function => walk.untouched,
-                _ => 0,
-            };
-            let known = Known {
-                targets: &walk.targets,
-                own: &walk.f.old,
-                unread: if conventions || entered {
-                    A::STUB_SCRATCH
-                } else {
-                    0
-                },
-                entered,
-                untouched: if of_function { walk.untouched } else { 0 },
-                faults: walk.faults && walk.lsdas,
-                by_convention: &by_convention,
-                reserve: &walk.reserve,
-            };
-            // Without an exclusive store the mark of an exclusive load has no effect.
-            let asked = if walk.exclusive { u8::MAX } else { flag::ALL };
+            let (known, left) = walk.known(state, entered, &by_convention);
             let mut judge = |m: &Meeting| {
                 // What is quickly said first: it ends here at most a few times.
                 if must_count && !m.counted {
@@ -367,12 +455,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 {
                     return false;
                 }
-                let changed = Set {
-                    regs: m.regs & !left,
-                    flags: m.flags & asked,
-                };
-                by_convention.set(m.regs & left != 0);
-                changed.is_empty() || dead::<A>(cx, &mut recent, &known, p.get(), changed)
+                walk.is_dead(&mut recent, state, (&known, left), m)
             };
             let mut machine = Machine {
                 places,

@@ -24,6 +24,7 @@
 //! that handles exceptions changes no register with a table's address: at landing pads nothing is known.
 
 use super::changes::Next;
+use super::marks::Mark;
 use super::own_tables::Shown;
 use super::pages::Pending;
 use super::values::{Fact, Values};
@@ -321,7 +322,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Marks a fallback, and compares what unwinding says of it: it stands for the jump at `p`.
     pub(super) fn mark_fallback(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
         let slot = self.new_bytes(q).map_or(0, |b| b.1);
-        if self.s.map.get(slot) == Some(&0) {
+        if self.s.marks.at(slot) == Some(Mark::Free) {
             self.mark(q, slot, A::STEP, p)?;
             self.mark_inside(p, q, slot, len)?;
             // A landing pad, a load and a jump.

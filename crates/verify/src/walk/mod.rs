@@ -42,6 +42,7 @@ pub(crate) mod changes;
 mod counting;
 mod few;
 mod labels;
+mod marks;
 mod no_return;
 mod own_tables;
 mod pages;
@@ -64,14 +65,12 @@ use crate::machine::{Footprint, Moment, Routine};
 use crate::report::{Check, Failure, TableReport};
 use counting::Fresh;
 use few::Few;
+use marks::{Mark, Marks};
 use own_tables::OwnTables;
 use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use std::cell::Cell;
-
-/// Mark of a byte inside an instruction.
-const INSIDE: u32 = u32::MAX;
 
 /// Pairs of a walked function, compact: for questions from other functions.
 #[derive(Clone, Debug, Default)]
@@ -189,7 +188,7 @@ impl<Addr: Copy> State<Addr> {
 /// Buffers that are used again for the next function.
 #[derive(Default)]
 pub(crate) struct Scratch<'a> {
-    map: Vec<u32>,
+    marks: Marks,
     /// Those of [`Pairs`].
     runs: Vec<(u32, u32)>,
     work: Vec<(InputAddr, OutputAddr, Option<Box<[Page]>>)>,
@@ -203,7 +202,7 @@ pub(crate) struct Scratch<'a> {
     /// Routines that recorders call, and what they were found to do.
     routines: FxHashMap<OutputAddr, Option<Routine>>,
     /// Old instructions that were read lately.
-    recent: Recent,
+    recent: Recent<'a>,
     /// The instructions of inserted code that was last followed.
     moments: Vec<Moment>,
 }
@@ -234,7 +233,7 @@ struct Walk<'a, 's, A: Arch> {
     /// Jump tables of new code's own.
     own: OwnTables,
     /// New addresses that something jumps to; kept only where addresses take several instructions.
-    joined: FxHashSet<OutputAddr>,
+    joined: Vec<OutputAddr>,
     /// Instructions of new code that must not be jumped to.
     closed: Vec<OutputAddr>,
     /// Where code at the entry begins that notes where a call came from.
@@ -298,7 +297,7 @@ pub(crate) fn walk<'a, A: Arch>(
         jumps: Vec::new(),
         compared: FxHashMap::default(),
         own: OwnTables::default(),
-        joined: FxHashSet::default(),
+        joined: Vec::new(),
         closed: Vec::new(),
         notes_callers: Vec::new(),
         comes_again: SmallVec::new(),
@@ -335,7 +334,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     fn run(&mut self, roots: &[Pair]) -> Step {
         let cx = self.cx;
         let mut total = 0usize;
-        self.s.map.clear();
+        self.s.marks.reset(0);
         self.s.work.clear();
         for &r in &self.f.old {
             let Some(bytes) = cx.input.bytes(r.start.get(), r.len()) else {
@@ -362,7 +361,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             self.new.push((r, bytes, total));
             total += bytes.len();
         }
-        self.s.map.resize(total, 0);
+        self.s.marks.reset(total);
         self.prepare_unwind()?;
         self.find_dispatches();
         let entry = (self.f.old_entry, self.f.new_entry());
@@ -461,7 +460,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Number of an old address in the map.
     fn id(&self, old: InputAddr) -> Option<u32> {
         let id = old.get().checked_sub(self.base)?.checked_add(1)?;
-        u32::try_from(id).ok().filter(|&i| i != INSIDE)
+        u32::try_from(id).ok()
     }
 
     /// Follows the old side's silent steps from `p`; `chain` receives every address on the way, `p` first.
@@ -506,6 +505,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     }
 
     /// The new instruction at `at`, whose bytes these are.
+    #[inline]
     fn new_insn(&self, bytes: &[u8], at: OutputAddr) -> Option<Insn> {
         if let Some((a, insn)) = self.last.get()
             && a == at
@@ -525,7 +525,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         len: usize,
         old: InputAddr,
     ) -> Result<bool, Box<Failure>> {
-        let Some(id) = self.id(old) else {
+        let id = self.id(old);
+        if let Some(id) = id
+            && self.s.marks.begin(slot, slot + len, id)
+        {
+            self.out.instructions += 1;
+            return Ok(true);
+        }
+        self.marked(q, slot, len, (old, id))
+    }
+
+    /// The same where some of its places are taken, or not there.
+    fn marked(
+        &self,
+        q: OutputAddr,
+        slot: usize,
+        len: usize,
+        (old, id): (InputAddr, Option<u32>),
+    ) -> Result<bool, Box<Failure>> {
+        let Some(id) = id else {
             return fail(
                 Failure::new(
                     Check::Code,
@@ -535,7 +553,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             );
         };
         let base = self.base;
-        let Some(slots) = self.s.map.get_mut(slot..slot + len) else {
+        if !self.s.marks.has(slot, slot + len) {
             return fail(
                 Failure::new(
                     Check::Code,
@@ -543,14 +561,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 )
                 .at(old, q),
             );
-        };
-        match slots.first() {
-            Some(0) => {}
-            Some(&have) if have == id && self.after_read.contains(&q) => {
+        }
+        match self.s.marks.at(slot) {
+            Some(Mark::Free) => {}
+            Some(Mark::Begins(have)) if have == id && self.after_read.contains(&q) => {
                 return fail(changes::needs_operand(old, q));
             }
-            Some(&have) if have == id => return Ok(false),
-            Some(&INSIDE) => {
+            Some(Mark::Begins(have)) if have == id => return Ok(false),
+            Some(Mark::Inside) => {
                 return fail(
                     Failure::new(
                         Check::Code,
@@ -560,28 +578,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 );
             }
             have => {
-                let have = have.map_or(0, |h| base + u64::from(*h) - 1);
+                let have = match have {
+                    Some(Mark::Begins(have)) => base + u64::from(have) - 1,
+                    _ => 0,
+                };
                 let text = format!(
                     "the new instruction at {q:#x} would correspond to two old ones, {have:#x} and {old:#x}"
                 );
                 return fail(Failure::new(Check::Code, text).at(old, q).values(have, old));
             }
         }
-        if slots.iter().any(|&s| s != 0) {
-            return fail(
-                Failure::new(
-                    Check::Code,
-                    format!("the new instruction at {q:#x} overlaps another one"),
-                )
-                .at(old, q),
-            );
-        }
-        slots.fill(INSIDE);
-        if let Some(first) = slots.first_mut() {
-            *first = id;
-        }
-        self.out.instructions += 1;
-        Ok(true)
+        fail(
+            Failure::new(
+                Check::Code,
+                format!("the new instruction at {q:#x} overlaps another one"),
+            )
+            .at(old, q),
+        )
     }
 
     /// Walks on from a pair until both sides end or reach known pairs.
@@ -597,32 +610,60 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     .at(p, q),
                 );
             };
+            // Most instructions are the same bytes in both places, without an address in them, and nothing is
+            // silent in front of them.
+            if pending.is_empty()
+                && let Some(old) = self.old_bytes(p)
+                && let Some(insn) = self.s.recent.insn::<A>(old, p.get())
+                && self.is_same_plain(old, &insn, new)
+            {
+                match self.pair_plain(p, &insn, q, slot)? {
+                    Some(next) => (p, q) = next,
+                    None => return self.meet(p, q, &pending),
+                }
+                continue;
+            }
+            if pending.is_empty()
+                && let Some(old) = self.old_bytes(p)
+                && let Some(old) = self.s.recent.insn::<A>(old, p.get())
+                && let Some(insn) = self.alike(p, &old, q, new)
+            {
+                match self.same(p, &old, q, &insn, &mut pending)? {
+                    Some(next) => (p, q) = next,
+                    None => return Ok(()),
+                }
+                continue;
+            }
             chain.clear();
             let state = self.state(p, &mut chain)?;
-            // Most instructions are the same bytes in both places, without an address in them.
             if let State::At(at, insn) = state
-                && insn.field.is_none()
-                && insn.flow == Flow::Next
                 && pending.is_empty()
-                && !(self.cx.counts.is_some() && A::is_ambiguous(new))
-                && let len = usize::from(insn.len)
                 && let Some(old) = self.old_bytes(at)
-                && same_insn(new, old, len)
+                && self.is_same_plain(old, &insn, new)
             {
-                if !self.mark(q, slot, len, at)? {
-                    return self.meet(at, q, &pending);
+                match self.pair_plain(at, &insn, q, slot)? {
+                    Some(next) => (p, q) = next,
+                    None => return self.meet(at, q, &pending),
                 }
-                self.check_rows(&[at], q, len as u64)?;
-                if self.lsdas {
-                    self.check_other_site(at, q)?;
-                }
-                p = at + len as u64;
-                q += len as u64;
                 continue;
             }
             let Some(end) = self.silent(q, &state, &chain, &pending)? else {
                 return Ok(());
             };
+            // The same behind what is silent. No rule is for it where the function has no tables of its own.
+            if A::STEP == 1
+                && let (State::At(at, insn), State::At(here, _)) = (state, end)
+                && pending.is_empty()
+                && self.f.tables.is_empty()
+                && let (Some(old), Some((new, slot))) = (self.old_bytes(at), self.new_bytes(here))
+                && self.is_same_plain(old, &insn, new)
+            {
+                match self.pair_plain(at, &insn, here, slot)? {
+                    Some(next) => (p, q) = next,
+                    None => return self.meet(at, here, &pending),
+                }
+                continue;
+            }
             let changed = match end {
                 State::At(here, insn) => self.changed(&state, &chain, here, &insn, &mut pending)?,
                 _ => None,
@@ -679,6 +720,53 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
+    /// Whether new code begins with the bytes of an old instruction that has no address in it, continues with the next,
+    /// and is the program's for certain.
+    #[inline]
+    fn is_same_plain(&self, old: &[u8], insn: &Insn, new: &[u8]) -> bool {
+        insn.field.is_none()
+            && insn.flow == Flow::Next
+            && same_insn(new, old, usize::from(insn.len))
+            && !(self.cx.counts.is_some() && A::is_ambiguous(new))
+    }
+
+    /// The new instruction at `q`, if it is one of those that are compared with the old one as they stand: nothing is
+    /// silent in front of either, and no rule is for what they do.
+    fn alike(&self, p: InputAddr, old: &Insn, q: OutputAddr, bytes: &[u8]) -> Option<Insn> {
+        let compared = |flow| matches!(flow, Flow::Next | Flow::Branch { .. } | Flow::Call(_));
+        if A::STEP > 1 || !self.f.tables.is_empty() || old.field.is_none() || !compared(old.flow) {
+            return None;
+        }
+        let new = self.new_insn(bytes, q)?;
+        let same_kind = std::mem::discriminant(&old.flow) == std::mem::discriminant(&new.flow);
+        let is_counted = self.cx.counts.is_some();
+        let alike = same_kind
+            && new.field.is_some()
+            && !(is_counted && A::is_ambiguous(bytes))
+            && (!is_counted || self.may_match(&State::At(p, *old), q));
+        alike.then_some(new)
+    }
+
+    /// Pairs two such instructions. Gives the pair after them, or `None` if they were paired before.
+    #[inline]
+    fn pair_plain(
+        &mut self,
+        p: InputAddr,
+        insn: &Insn,
+        q: OutputAddr,
+        slot: usize,
+    ) -> Result<Option<Pair>, Box<Failure>> {
+        let len = u64::from(insn.len);
+        if !self.mark(q, slot, usize::from(insn.len), p)? {
+            return Ok(None);
+        }
+        self.check_rows(&[p], q, len)?;
+        if self.lsdas {
+            self.check_other_site(p, q)?;
+        }
+        Ok(Some((p + len, q + len)))
+    }
+
     /// Follows the new side's silent steps from `q`, marking them as standing for `state`. `None`: arrived at
     /// new code that already corresponds to it.
     fn silent(
@@ -703,12 +791,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return Ok(Some(State::Spin(at)));
             }
             let guard = self.guard_of_load(state, at);
+            if guard.is_none()
+                && let State::At(p, insn) = *state
+                && let Some(old) = self.old_bytes(p)
+                && self.is_same_plain(old, &insn, bytes)
+            {
+                return Ok(Some(State::At(at, insn)));
+            }
             let inserted = match guard {
                 None => self.inserted(state, chain, at),
                 guard => guard,
             };
             if let Some(end) = inserted {
-                if guard.is_none() {
+                // Asked for where tables are judged, and most functions have none.
+                if guard.is_none() && !self.f.tables.is_empty() {
                     self.own.inserted.insert(at, end);
                 }
                 if !self.mark(at, slot, (end - at) as usize, key)? {
@@ -755,7 +851,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if let Flow::Jump(target) = insn.flow
                 && (A::STEP > 1 || self.cx.counts.is_some())
             {
-                self.joined.insert(OutputAddr::new(target));
+                self.joined.push(OutputAddr::new(target));
                 self.come_again(OutputAddr::new(target));
             }
             if !self.mark(at, slot, usize::from(insn.len), key)? {
@@ -842,7 +938,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if prefixes(old_bytes, old) != prefixes(new_bytes, new) {
                 return different("the branch's prefixes changed");
             }
-            self.carry.clone_from(pending);
+            if !(pending.is_empty() && self.carry.is_empty()) {
+                self.carry.clone_from(pending);
+            }
             let old_target = InputAddr::new(old_target);
             let new_target = OutputAddr::new(new_target);
             if new_cond == cond {
@@ -1020,7 +1118,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Lists what was not reached, and packs the pairs.
     fn finish(&mut self) {
-        let map = &self.s.map;
+        let marks = &self.s.marks;
         // What another function's new code has beyond this one is said of that function.
         let own = if self.f.folded.is_some() {
             &[]
@@ -1028,42 +1126,29 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             &self.new[..]
         };
         for &(range, bytes, slot) in own {
-            let mut at = 0usize;
-            while at < bytes.len() {
-                let free = |i: usize| map.get(slot + i) == Some(&0);
-                if !free(at) {
-                    at += 1;
-                    continue;
-                }
-                let start = at;
-                while at < bytes.len() && free(at) {
-                    at += 1;
-                }
+            let end = slot + bytes.len();
+            let mut start = marks.free_from(slot, end);
+            while start < end {
+                let to = marks.taken_from(start, end);
                 if self.cx.has_debug_info
-                    && let (Ok(from), Ok(to)) =
-                        (u32::try_from(slot + start), u32::try_from(slot + at))
+                    && let (Ok(from), Ok(to)) = (u32::try_from(start), u32::try_from(to))
                 {
                     self.out.free.push(from..to);
                 }
-                if !A::is_padding(bytes.get(start..at).unwrap_or(b"")) {
+                let (from, len) = (start - slot, to - start);
+                if !A::is_padding(bytes.get(from..from + len).unwrap_or(b"")) {
                     self.out
                         .unreached
-                        .push((range.start + start as u64, (at - start) as u64));
+                        .push((range.start + from as u64, len as u64));
                 }
+                start = marks.free_from(to, end);
             }
         }
         // Of all functions they are in memory at once, so they have no room to grow.
-        let mut starts = vec![0u64; map.len().div_ceil(64)].into_boxed_slice();
+        let starts = marks.beginnings().into();
         let runs = &mut self.s.runs;
         runs.clear();
-        for (slot, &id) in map
-            .iter()
-            .enumerate()
-            .filter(|(_, id)| !matches!(**id, 0 | INSIDE))
-        {
-            if let Some(word) = starts.get_mut(slot / 64) {
-                *word |= 1 << (slot % 64);
-            }
+        for (slot, id) in marks.all() {
             let Ok(slot) = u32::try_from(slot) else { break };
             let same_run = runs
                 .last()

@@ -48,7 +48,7 @@ use super::labels::Fallback;
 use super::no_return;
 use super::pages::Pending;
 use super::values::{Fact, Values};
-use super::{INSIDE, OldState, State, Step, Walk, fail};
+use super::{OldState, State, Step, Walk, fail};
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::step::flag;
 use crate::arch::{Arch, Flow, Insn, LabelLoad, Operand, TableJump, TableLoad};
@@ -482,12 +482,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// The old address that an instruction of new code stands for.
     pub(super) fn old_of(&self, q: OutputAddr) -> Option<InputAddr> {
         let (_, slot) = self.new_bytes(q)?;
-        let id = self
-            .s
-            .map
-            .get(slot)
-            .filter(|id| !matches!(**id, 0 | INSIDE))?;
-        Some(InputAddr::new(self.base + u64::from(*id) - 1))
+        let id = self.s.marks.number(slot)?;
+        Some(InputAddr::new(self.base + u64::from(id) - 1))
     }
 
     /// Where straight code begins that can be reached from some places.
@@ -548,8 +544,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             };
             for i in 0..range.len() {
                 let at = range.start + i;
-                let begins = self.s.map.get(first + i as usize);
-                if begins.is_some_and(|id| !matches!(*id, 0 | INSIDE)) && !seen.contains(&at) {
+                let begins = self.s.marks.number(first + i as usize);
+                if begins.is_some() && !seen.contains(&at) {
                     self.own.entered.push(at);
                     self.leaders(&[at], &mut seen);
                 }

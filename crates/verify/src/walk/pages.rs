@@ -264,26 +264,21 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         slot: usize,
         len: u64,
     ) -> Step {
-        let rest = self
-            .s
-            .map
-            .get_mut(slot + A::STEP..slot + (len as usize).max(A::STEP));
-        match rest {
-            Some(rest) if rest.iter().all(|&s| s == 0) => {
-                // Where their lengths differ, there are two.
-                let more = if A::STEP > 1 { rest.len() / A::STEP } else { 1 };
-                self.out.instructions += more as u64;
-                rest.fill(super::INSIDE);
-                Ok(())
-            }
-            _ => fail(
+        let rest = (len as usize).saturating_sub(A::STEP);
+        let from = slot + A::STEP;
+        if !self.s.marks.take(from, from + rest) {
+            return fail(
                 Failure::new(
                     Check::Code,
                     format!("the new instructions at {q:#x} overlap others"),
                 )
                 .at(p, q),
-            ),
+            );
         }
+        // Where their lengths differ, there are two.
+        let more = if A::STEP > 1 { rest / A::STEP } else { 1 };
+        self.out.instructions += more as u64;
+        Ok(())
     }
 
     /// Whether old code from `from` on overwrites all these registers before it reads any of them, but for
@@ -489,7 +484,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 format!("new code is entered again at {at:#x}, and notes where a call came from");
             self.out.no_caller = Some(text.into());
         }
-        match self.closed.iter().find(|q| self.joined.contains(q)) {
+        if !self.closed.is_empty() {
+            self.joined.sort_unstable();
+        }
+        let is_joined = |q: &&OutputAddr| self.joined.binary_search(q).is_ok();
+        match self.closed.iter().find(is_joined) {
             Some(&q) => {
                 let text = format!(
                     "new code is entered at {q:#x}, between the forming of an address and its use"

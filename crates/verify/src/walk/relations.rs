@@ -123,7 +123,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         if self.f.in_new(new) {
             if A::STEP > 1 || self.cx.counts.is_some() {
-                self.joined.insert(new);
+                self.joined.push(new);
                 if !self.calling {
                     self.come_again(new);
                 }

@@ -9,7 +9,7 @@
 //! Instructions are looked at backwards from the call, so they must be known: those of the old code that the walk has
 //! paired. Where the one before is none of them, or is no plain one, nothing more is seen.
 
-use super::{INSIDE, Step, Walk, fail};
+use super::{Step, Walk, fail};
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, Flow};
 use crate::report::{Check, Failure};
@@ -43,7 +43,7 @@ impl<A: Arch> Walk<'_, '_, A> {
     /// The plain old instructions that are not far in front of one of the calls, by where they end.
     fn in_front_of(&self, calls: &[(InputAddr, OutputAddr)]) -> FxHashMap<InputAddr, InputAddr> {
         let mut before = FxHashMap::default();
-        for &id in self.s.map.iter().filter(|id| !matches!(**id, 0 | INSIDE)) {
+        for (_, id) in self.s.marks.all() {
             let at = InputAddr::new(self.base.saturating_add(u64::from(id) - 1));
             let next = calls.partition_point(|call| call.0 <= at);
             let is_near = calls.get(next).is_some_and(|call| call.0 - at <= FAR);

@@ -28,9 +28,9 @@ mod steps;
 mod tables;
 
 use super::{
-    Arch, AsksForHugePages, Compared, Effects, Field, FieldKind, Flow, Guess, IndexGuard, Insn,
-    LabelFallback, LabelLoad, Leaves, Loaded, Notes, Operand as Recorded, Plain, TableLoad, Takes,
-    ThroughSlot,
+    Arch, AsksForHugePages, Compared, Counter, Effects, Field, FieldKind, Flow, Guess, IndexGuard,
+    Insn, LabelFallback, LabelLoad, Leaves, Loaded, Notes, Operand as Recorded, Plain, TableLoad,
+    Takes, ThroughSlot,
 };
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
@@ -287,6 +287,10 @@ impl Arch for X86_64 {
         steps::step(bytes, addr)
     }
 
+    fn own_counter(bytes: &[u8]) -> Option<Counter> {
+        steps::counter(bytes)
+    }
+
     fn leaves(bytes: &[u8], addr: u64) -> Leaves {
         tables::leaves(bytes, addr)
     }
@@ -328,12 +332,12 @@ impl Arch for X86_64 {
     }
 
     fn is_ambiguous(bytes: &[u8]) -> bool {
-        // lahf; mov r,fs:[0]; mov r,rax; lea rsp,[rsp-128]
+        // lahf; mov r,fs:[0]; mov r,rax in front of lahf (alone programs have it everywhere); lea rsp,[rsp-128]
         matches!(
             bytes,
             [0x9f, ..]
                 | [0x64, 0x48 | 0x4c, 0x8b, _, 0x25, 0, 0, 0, 0, ..]
-                | [0x48 | 0x49, 0x89, 0xc0..=0xc7, ..]
+                | [0x48 | 0x49, 0x89, 0xc0..=0xc7, 0x9f, ..]
                 | [0x48, 0x8d, 0x64, 0x24, 0x80, ..]
         )
     }

@@ -106,12 +106,72 @@ fn group(opcode: u8, reg: u8) -> Option<u8> {
     }
 }
 
-fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
-    Some(i32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
+/// Bytes that are looked at, so that none of the places below is outside of them.
+const LOOKED_AT: usize = 32;
+
+/// What an opcode of one byte is that goes elsewhere, if no prefix is in front of it.
+const GOES: u8 = 16;
+
+/// Opcodes of one byte without prefix: [`ONE`], and those that go elsewhere.
+const BARE: [u8; 256] = {
+    let mut t = ONE;
+    t = fill(t, 0x70, 0x7f, GOES);
+    t[0xe8] = GOES;
+    t[0xe9] = GOES;
+    t[0xeb] = GOES;
+    t[0xc3] = GOES;
+    t[0x90] = GOES;
+    t
+};
+
+/// What is behind a ModRM byte, by that: bytes of displacement, and whether there is a SIB byte.
+const BEHIND: [u8; 256] = {
+    let mut t = [0; 256];
+    let mut modrm = 0;
+    while modrm < 0xc0 {
+        let low = modrm & 7;
+        let sib = if low == 4 { SIB } else { 0 };
+        t[modrm] = sib
+            | match modrm >> 6 {
+                0 if low == 5 => 4,
+                0 => 0,
+                1 => 1,
+                _ => 4,
+            };
+        modrm += 1;
+    }
+    t
+};
+const SIB: u8 = 8;
 
 /// The instruction at the start of `bytes`, if it is one of the common ones.
+#[inline]
 pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+    match bytes.first_chunk() {
+        Some(looked) => decode_in(looked, addr),
+        None => decode_last(bytes, addr),
+    }
+}
+
+/// The same where fewer bytes are left.
+#[cold]
+fn decode_last(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let mut looked = [0; LOOKED_AT];
+    let len = bytes.len();
+    looked.get_mut(..len)?.copy_from_slice(bytes);
+    let insn = decode_in(&looked, addr)?;
+    (usize::from(insn.len) <= len).then_some(insn)
+}
+
+/// The same; what is decoded ends within the first 15 bytes.
+#[inline(always)]
+fn decode_in(bytes: &[u8; LOOKED_AT], addr: u64) -> Option<Insn> {
+    let i32_at = |at: usize| -> i64 {
+        let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
+        word.map_or(0, |word| i32::from_le_bytes(*word).into())
+    };
+    // No instruction of these forms is longer than so much.
+    let byte = |at: usize| bytes[at & (LOOKED_AT - 1)];
     let plain = |len: usize| Insn {
         len: len as u8,
         flow: Flow::Next,
@@ -119,94 +179,85 @@ pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         prefixes: 0,
         landing_pad: false,
     };
-    let mut at = 0;
-    let mut next = *bytes.first()?;
-    let mut prefix = 0;
-    if matches!(next, 0x64..=0x66 | 0xf2 | 0xf3) {
-        prefix = next;
-        at = 1;
-        next = *bytes.get(1)?;
-    }
-    let mut wide = false;
-    let rex = next & 0xf0 == 0x40;
-    if rex {
-        wide = next & 8 != 0;
-        at += 1;
-        next = *bytes.get(at)?;
-    }
-    let opcode = next;
-    at += 1;
-    if at == 1 {
-        // What goes elsewhere, without prefixes.
-        let (len, make): (usize, fn(u64, u8) -> Flow) = match opcode {
-            0xe8 => (4, |target, _| Flow::Call(target)),
-            0xe9 => (4, |target, _| Flow::Jump(target)),
-            0xeb => (1, |target, _| Flow::Jump(target)),
-            0x70..=0x7f => (1, branch),
-            0x0f if matches!(bytes.get(1), Some(0x80..=0x8f)) => (4, branch),
-            0xc3 => {
-                return Some(Insn {
-                    flow: Flow::Stop,
-                    ..plain(1)
-                });
-            }
-            0x90 => {
-                return Some(Insn {
-                    flow: Flow::Nothing,
-                    ..plain(1)
-                });
-            }
-            _ => (0, branch),
+    let goes = |len: usize, at: usize, flow: fn(u64, u8) -> Flow, number: u8| {
+        let displacement = match len - at {
+            1 => i64::from(byte(at) as i8),
+            _ => i32_at(at),
         };
-        if len != 0 {
-            let (at, number) = match opcode {
-                0x0f => (2, *bytes.get(1)?),
-                _ => (1, opcode),
-            };
-            let displacement = match len {
-                1 => i64::from(*bytes.get(at)? as i8),
-                _ => i64::from(i32_at(bytes, at)?),
-            };
-            let target = addr
-                .wrapping_add((at + len) as u64)
-                .wrapping_add_signed(displacement);
-            return Some(Insn {
-                flow: make(target, number),
-                field: Some(Field {
-                    at: at as u8,
-                    len: len as u8,
-                    kind: FieldKind::Branch,
-                    target,
-                    literal: 0,
-                }),
-                ..plain(at + len)
-            });
-        }
+        let target = addr
+            .wrapping_add(len as u64)
+            .wrapping_add_signed(displacement);
+        Some(Insn {
+            flow: flow(target, number),
+            field: Some(Field {
+                at: at as u8,
+                len: (len - at) as u8,
+                kind: FieldKind::Branch,
+                target,
+                literal: 0,
+            }),
+            ..plain(len)
+        })
+    };
+    let mut at = 0;
+    let mut opcode = byte(0);
+    let mut prefix = 0;
+    let mut wide = false;
+    let mut kind = BARE[usize::from(opcode)];
+    if kind == GOES {
+        return match opcode {
+            0xe8 => goes(5, 1, |target, _| Flow::Call(target), 0),
+            0xe9 => goes(5, 1, |target, _| Flow::Jump(target), 0),
+            0xeb => goes(2, 1, |target, _| Flow::Jump(target), 0),
+            0xc3 => Some(Insn {
+                flow: Flow::Stop,
+                ..plain(1)
+            }),
+            0x90 => Some(Insn {
+                flow: Flow::Nothing,
+                ..plain(1)
+            }),
+            _ => goes(2, 1, branch, opcode),
+        };
     }
-    let mut kind = if opcode == 0x0f {
-        let second = *bytes.get(at)?;
-        at += 1;
-        let kind = *TWO.get(usize::from(second))?;
-        let scalar = matches!(second, 0x10 | 0x11 | 0x58 | 0x59);
-        match prefix {
-            0xf2 | 0xf3 if !scalar => return None,
-            _ => kind,
+    if kind == NO {
+        if matches!(opcode, 0x64..=0x66 | 0xf2 | 0xf3) {
+            prefix = opcode;
+            at = 1;
+            opcode = byte(1);
         }
-    } else {
-        if matches!(prefix, 0xf2 | 0xf3) {
+        if opcode & 0xf0 == 0x40 {
+            wide = opcode & 8 != 0;
+            at += 1;
+            opcode = byte(at);
+        }
+        if opcode == 0x0f {
+            at += 1;
+            let second = byte(at);
+            if at == 1 && second & 0xf0 == 0x80 {
+                return goes(6, 2, branch, second);
+            }
+            let scalar = matches!(second, 0x10 | 0x11 | 0x58 | 0x59);
+            if matches!(prefix, 0xf2 | 0xf3) && !scalar {
+                return None;
+            }
+            kind = TWO[usize::from(second)];
+        } else if matches!(prefix, 0xf2 | 0xf3) {
+            return None;
+        } else {
+            kind = ONE[usize::from(opcode)];
+        }
+        if kind == NO {
             return None;
         }
-        *ONE.get(usize::from(opcode))?
-    };
-    if kind == NO {
-        return None;
     }
+    at += 1;
     let mut flow = Flow::Next;
     let mut relative = None;
     if kind & M != 0 {
-        let modrm = *bytes.get(at)?;
+        let modrm = byte(at);
         at += 1;
-        let (mode, reg, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+        let reg = modrm >> 3 & 7;
         match opcode {
             0xc0 | 0xc1 | 0xc6 | 0xc7 | 0xd0..=0xd3 | 0xf6 | 0xf7 | 0xfe | 0xff => {
                 kind = group(opcode, reg)?;
@@ -222,27 +273,22 @@ pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
                     _ => {}
                 }
             }
-            0x8d if mode == 3 => return None,
+            0x8d if modrm >= 0xc0 => return None,
             _ => {}
         }
-        if mode != 3 {
-            let base = if low == 4 {
-                at += 1;
-                *bytes.get(at - 1)? & 7
-            } else {
-                low
-            };
-            match mode {
-                0 if low == 5 => {
-                    relative = Some(at);
-                    at += 4;
-                }
-                0 if low == 4 && base == 5 => at += 4,
-                1 => at += 1,
-                2 => at += 4,
-                _ => {}
-            }
+        if modrm & 0xc7 == 5 {
+            relative = Some(at);
         }
+        let behind = BEHIND[usize::from(modrm)];
+        if behind & SIB != 0 {
+            // Without a base there are four bytes, where there would be none with it.
+            at += 1 + if modrm < 0x40 && byte(at) & 7 == 5 {
+                4
+            } else {
+                0
+            };
+        }
+        at += usize::from(behind & 7);
     }
     if kind & I1 != 0 {
         at += 1;
@@ -255,25 +301,22 @@ pub(super) fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         };
     }
     // Longer ones there are not, and the decoder says why.
-    if at > 15 || bytes.len() < at {
+    if at > 15 {
         return None;
     }
-    let field = match relative {
-        None => None,
-        Some(field) => Some(Field {
-            at: field as u8,
-            len: 4,
-            kind: if opcode == 0x8d {
-                FieldKind::Forms
-            } else {
-                FieldKind::Accesses
-            },
-            target: addr
-                .wrapping_add(at as u64)
-                .wrapping_add_signed(i64::from(i32_at(bytes, field)?)),
-            literal: 0,
-        }),
-    };
+    let field = relative.map(|field| Field {
+        at: field as u8,
+        len: 4,
+        kind: if opcode == 0x8d {
+            FieldKind::Forms
+        } else {
+            FieldKind::Accesses
+        },
+        target: addr
+            .wrapping_add(at as u64)
+            .wrapping_add_signed(i32_at(field)),
+        literal: 0,
+    });
     Some(Insn {
         flow,
         field,

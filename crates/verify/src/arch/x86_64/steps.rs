@@ -3,7 +3,7 @@
 //! Only what counters need: moves, additions and comparisons of whole registers and memory, the stack, flags.
 //! The decoder says what an instruction is; which form of it a counter has is not looked at.
 
-use super::super::{Compared, Operand as Recorded, Plain, StackChange};
+use super::super::{Compared, Counter, Operand as Recorded, Plain, StackChange};
 use super::effects::general;
 use super::{X86_64, decode_raw, displacement_len, prefix_len};
 use crate::arch::step::{Mem, Next, Op, Segment, Step, flag, stack};
@@ -113,22 +113,32 @@ pub(super) fn memory(insn: &Instruction, i: u8, bytes: &[u8], addr: u64, size: u
 }
 
 /// The form that nearly all counters have: `inc qword [disp32]` at the thread's own base.
-fn quick(bytes: &[u8]) -> Option<Step> {
+pub(super) fn counter(bytes: &[u8]) -> Option<Counter> {
     let [0x65, 0x48, 0xff, 0x04, 0x25, a, b, c, d, ..] = *bytes else {
         return None;
     };
+    Some(Counter {
+        len: 9,
+        offset: i64::from(i32::from_le_bytes([a, b, c, d])),
+        lost: flag::ALL & !flag::CARRY,
+    })
+}
+
+/// The same as a step.
+fn quick(bytes: &[u8]) -> Option<Step> {
+    let counter = counter(bytes)?;
     let mem = Mem {
         segment: Segment::Own,
         base: None,
         index: None,
-        disp: i64::from(i32::from_le_bytes([a, b, c, d])),
+        disp: counter.offset,
         address: None,
         size: 8,
     };
     Some(Step {
-        len: 9,
+        len: counter.len,
         ops: smallvec![Op::Change { mem }],
-        lost: flag::ALL & !flag::CARRY,
+        lost: counter.lost,
         next: Next::On,
     })
 }

@@ -39,7 +39,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         new: &Insn,
         pending: &mut Pending,
     ) -> Result<Option<Next>, Box<Failure>> {
-        let (State::At(p, old), Flow::Next) = (*state, new.flow) else {
+        let (State::At(p, old), (Flow::Next, None)) = (*state, (new.flow, new.field)) else {
             return Ok(None);
         };
         let old_bytes = self
@@ -48,9 +48,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let (Some(old_bytes), Some((bytes, slot))) = (old_bytes, self.new_bytes(q)) else {
             return Ok(None);
         };
-        let Some((takes, loaded)) =
-            A::takes_loaded(old_bytes, p.get()).filter(|_| new.field.is_none())
-        else {
+        let Some((takes, loaded)) = A::takes_loaded(old_bytes, p.get()) else {
             return Ok(None);
         };
         let Some((at, formed)) = self.address_of(&loaded, q, pending) else {

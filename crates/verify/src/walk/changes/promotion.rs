@@ -319,8 +319,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether new code at `q` is known to correspond to the old call.
     fn is_marked(&self, p: InputAddr, q: OutputAddr) -> bool {
         let slot = self.new_bytes(q).map(|b| b.1);
-        let marked = slot.and_then(|slot| self.s.map.get(slot));
-        self.id(p).is_some() && marked == self.id(p).as_ref()
+        let marked = slot.and_then(|slot| self.s.marks.number(slot));
+        self.id(p).is_some() && marked == self.id(p)
     }
 
     /// Marks code as standing for an old call. What follows the read of the operand must be entered from there alone.
