@@ -12,6 +12,7 @@ use std::cell::RefCell;
 
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
 use crate::cfg::{Block, BlockId, Cfg, Fallback, OwnTable, Term, Use};
@@ -134,11 +135,12 @@ pub struct Emitted {
 }
 
 impl Emitted {
-    /// Gives up what the code corresponds to, which takes several times the memory of the code. To be called once
-    /// unwind tables are carried over, where nothing else is made of it.
+    /// Gives up what the code corresponds to, which takes several times the memory of the code, and where the stack
+    /// pointer is. To be called once unwind tables are carried over, where nothing else is made of it.
     pub fn forget_spans(&mut self) {
         for fragment in &mut self.fragments {
             fragment.spans = Vec::new();
+            fragment.code.stack = Vec::new();
         }
     }
 }
@@ -222,6 +224,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         program,
         cfg,
         plan,
+        pieces: pieces(program, cfg),
         temp,
         spans,
         units,
@@ -240,6 +243,20 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
     emitted
 }
 
+/// A function's code in the input, by piece: first address and bytes.
+fn pieces<'d>(program: &Program<'d>, cfg: &Cfg) -> SmallVec<[(u64, &'d [u8]); 2]> {
+    let first = cfg.blocks.first().and_then(|b| program.piece_at(b.start));
+    let function = first.map(|piece| &program.functions[piece.function as usize]);
+    let pieces = function.iter().flat_map(|f| &f.pieces);
+    pieces
+        .map(|p| {
+            let piece = &program.pieces[*p as usize];
+            let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
+            (piece.start, bytes.unwrap_or_default())
+        })
+        .collect()
+}
+
 /// The same; `buffer` is what a fragment is put together in.
 fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Result<Emitted, Pin> {
     let (cfg, plan) = (e.cfg, e.plan);
@@ -249,7 +266,13 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
         aligned[*b as usize] = plan.block_alignment > 1;
     }
     let mut unit_of = vec![u32::MAX; n];
-    let mut order: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
+    // Counted edges have units of their own.
+    let edges = plan.probes.edges.len();
+    let room = |blocks: &Vec<BlockId>| match blocks.len() {
+        0 => Vec::new(),
+        blocks => Vec::with_capacity(blocks + edges),
+    };
+    let mut order = plan.fragments.each_ref().map(room);
     for (fragment, blocks) in plan.fragments.iter().enumerate() {
         for b in blocks {
             unit_of[*b as usize] = e.units.len() as u32;
@@ -341,6 +364,8 @@ struct Emitter<'a, 'd, I> {
     program: &'a Program<'d>,
     cfg: &'a Cfg,
     plan: &'a Plan,
+    /// By piece: its first address and its code.
+    pieces: SmallVec<[(u64, &'d [u8]); 2]>,
     /// Bodies and counters, one after the other.
     temp: Code<Target>,
     spans: Vec<Span>,
@@ -350,7 +375,13 @@ struct Emitter<'a, 'd, I> {
     _isa: std::marker::PhantomData<I>,
 }
 
-impl<I: Isa> Emitter<'_, '_, I> {
+impl<'d, I: Isa> Emitter<'_, 'd, I> {
+    /// The input's bytes between two addresses of a piece.
+    fn input(&self, piece: u16, from: u64, to: u64) -> Option<&'d [u8]> {
+        let (start, code) = *self.pieces.get(usize::from(piece))?;
+        code.get(from.checked_sub(start)? as usize..to.checked_sub(start)? as usize)
+    }
+
     /// Copies a block without its terminator, with its counter and recorders.
     fn body(&mut self, b: BlockId, fragment: u8) -> Result<Unit, Pin> {
         let block = self.cfg.blocks[b as usize];
@@ -363,8 +394,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         } else {
             block.term_at
         };
-        let sites = self.cfg.sites.iter().filter(|s| s.block == b);
-        let mut stops: Vec<(u64, Stop)> = sites
+        // Both lists ascend by block.
+        let sites = &self.cfg.sites[self.cfg.sites.partition_point(|s| s.block < b)..];
+        let forks = &self.plan.probes.fork_checks;
+        let forks = &forks[forks.partition_point(|c| c.0 < b)..];
+        let mut stops: SmallVec<[(u64, Stop); 4]> = sites
+            .iter()
+            .take_while(|s| s.block == b)
             .filter_map(|s| {
                 self.plan.probes.sites.get(&s.at).map(|n| {
                     (
@@ -381,7 +417,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if let Some(n) = node {
             stops.push((n.at, Stop::Counter(n)));
         }
-        let forks = self.plan.probes.fork_checks.iter().filter(|c| c.0 == b);
+        let forks = forks.iter().take_while(|c| c.0 == b);
         stops.extend(forks.map(|c| (c.1, Stop::Fork)));
         let changes = self.plan.changes.of(b);
         stops.extend(changes.iter().map(|c| (c.at, Stop::Change(c))));
@@ -403,7 +439,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             if at < from {
                 return Err(Pin::Uncountable);
             }
-            self.copy(from, at, body, block.piece)?;
+            self.copy(b, from, at, body)?;
             from = at;
             let out = self.temp.bytes.len() as u32 - body;
             match stop {
@@ -464,7 +500,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let moves = moves_in(&self.temp, body + out, body + out + len);
             self.spans.extend(span.parts(moves));
         }
-        self.copy(from, end.max(from), body, block.piece)?;
+        self.copy(b, from, end.max(from), body)?;
         let state = if block.term_at < block.end {
             block.term_at
         } else {
@@ -518,8 +554,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
 
     /// The address whose unwind state holds after a block: that of the next instruction, if it is in the same piece.
     fn state_behind(&self, block: &Block) -> u64 {
-        let f = self.program.piece_at(block.start).map_or(0, |p| p.end);
-        if block.end < f {
+        let (start, code) = self.pieces[usize::from(block.piece)];
+        if block.end < start + code.len() as u64 {
             block.end
         } else {
             block.start
@@ -552,23 +588,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         self.plan.probes.mode.unwrap_or(CounterMode::Plain)
     }
 
-    fn copy(&mut self, from: u64, to: u64, body: u32, piece: u16) -> Result<(), Pin> {
+    /// Appends a part of a block as it is; `body`: where the unit begins that it is for.
+    fn copy(&mut self, block: BlockId, from: u64, to: u64, body: u32) -> Result<(), Pin> {
         if from >= to {
             return Ok(());
         }
-        let bytes = self
-            .program
-            .elf
-            .bytes_at(from, to - from)
-            .ok_or(Pin::NotInstructions)?;
-        let fields = &self.cfg.fields;
-        // Fields are ascending within a piece but pieces may be in any order: search in this block's part only.
-        let block = self
-            .cfg
-            .blocks
-            .partition_point(|b| (b.piece, b.start) <= (piece, from))
-            - 1;
-        let range = self.cfg.field_index[block] as usize..self.cfg.field_index[block + 1] as usize;
+        let piece = self.cfg.blocks[block as usize].piece;
+        let bytes = self.input(piece, from, to).ok_or(Pin::NotInstructions)?;
         // Where the stretch begins that is copied as it is.
         let mut stretch = from;
         let (temp, spans) = (&mut self.temp, &mut self.spans);
@@ -585,8 +611,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 });
             }
         };
-        for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
-            let label = self.cfg.label_at(f.target);
+        let fields = self.cfg.fields(block).iter();
+        for f in fields.filter(|f| f.at >= from && f.at < to) {
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
                 Use::Address
@@ -598,10 +624,9 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 Use::Address | Use::Memory => Target::Same(f.target),
             };
             // A label of the function's own tables.
-            let target = match label {
-                Some(b) if f.role == Use::Address && self.program.refs.kept => Target::Block(b),
-                _ => target,
-            };
+            let may_be_label = f.role == Use::Address && self.program.refs.kept;
+            let label = may_be_label.then(|| self.cfg.label_at(f.target)).flatten();
+            let target = label.map_or(target, Target::Block);
             // What reaches only nearby is encoded so that it reaches everything.
             let rest = &bytes[(f.at - from) as usize..];
             if matches!(f.kind, FixupKind::Adr | FixupKind::Imm19)
@@ -642,7 +667,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
         order: &mut [Vec<u32>; 2],
     ) -> Result<(), Pin> {
         let block = self.cfg.blocks[b as usize];
-        let succs = self.cfg.succs(b).to_vec();
+        let cfg = self.cfg;
+        let succs = cfg.succs(b);
         let u = unit_of[b as usize] as usize;
         let unit_dest = |s: BlockId| -> Result<Dest, Pin> {
             match unit_of[s as usize] {

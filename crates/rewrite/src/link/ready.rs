@@ -81,7 +81,7 @@ pub fn emit_in_place<'d, I: Isa>(
     a: &Analysed<'d>,
     probes: Probes,
 ) -> Result<Ready, Pin> {
-    let mut fragments: [Vec<u32>; 2] = Default::default();
+    let mut fragments = [Vec::with_capacity(a.cfg.blocks.len()), Vec::new()];
     let one = a.unwind.as_ref().is_some_and(FunctionUnwind::one_fragment);
     for (b, block) in a.cfg.blocks.iter().enumerate() {
         fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
