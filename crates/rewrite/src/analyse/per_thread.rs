@@ -9,7 +9,7 @@
 //!   so through old entries, which lead to a check in front of the new body (for entries beside the first, to one that
 //!   is elsewhere and continues there). Forked processes come back from calls of known functions, after which is
 //!   another check. A function that leaves by a jump to one of these is one of them itself, where nothing in the file
-//!   points to it, so that all calls of it are seen ([`follow_tail_calls`]);
+//!   points to it, so that all calls of it are seen (`follow_tail_calls`);
 //! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
 //!
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that
@@ -28,7 +28,7 @@ use crate::discover::{NonlocalExits, Piece, Program, is_program};
 const UNNOTICED: &[&[u8]] = &[b"clone", b"__clone", b"clone3", b"arch_prctl"];
 
 /// Why a program cannot have per-thread counters: a sentence. `None` if it can, as far as its code shows: then it is
-/// noted which of its functions are called as if they forked themselves ([`follow_tail_calls`]).
+/// noted which of its functions are called as if they forked themselves (`follow_tail_calls`).
 pub fn obstacle<I: Isa>(
     program: &Program<'_>,
     nonlocal_exits: &mut NonlocalExits,

@@ -34,6 +34,16 @@ pub struct Scratch {
     pieces: Vec<(usize, usize)>,
     leaders: Vec<u64>,
     index: FxHashMap<u64, BlockId>,
+    /// Graphs are given up soon: they need not give back space that they do not use.
+    pub short_lived: bool,
+}
+
+impl Scratch {
+    /// The instructions of the function whose graph was built last, piece by piece, and by piece its first one and one
+    /// past its last.
+    pub fn instructions(&self) -> (&[Insn], &[(usize, usize)]) {
+        (&self.insns, &self.pieces)
+    }
 }
 
 /// Builds a function's control flow, or says why it cannot be.
@@ -51,6 +61,7 @@ pub fn build<I: Isa>(
         pieces,
         leaders,
         index,
+        short_lived,
     } = scratch;
     insns.clear();
     pieces.clear();
@@ -88,7 +99,9 @@ pub fn build<I: Isa>(
     entries.for_each(|e| e.block = index.get(&e.target).copied());
     mark_unlikely(&mut cfg);
     exclusive::mark_regions(&mut cfg, code.insns);
-    cfg.shrink();
+    if !*short_lived {
+        cfg.shrink();
+    }
     Ok(cfg)
 }
 
@@ -172,8 +185,8 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         let (landing_pads, faulting) = exceptions(program, function)?;
         let mut asked = f.pieces.iter().map(|p| *p as usize);
         let faults = asked.any(|p| {
-            let lsda = lsda_of(program, p).ok().flatten();
-            lsda.is_some() && personality(program, p).is_some_and(|p| p.faults)
+            personality(program, p).is_some_and(|p| p.faults)
+                && lsda_of(program, p).is_ok_and(|lsda| lsda.is_some())
         });
         Ok(FunctionCode {
             program,

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::rewriting::{Answer, Refusal, Rewriting};
 use crate::analyse::{
-    Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, biased, count_pins,
+    Analysed, CounterMap, EntryPatch, FunctionCounters, Rows, Scratch, Target, biased, count_pins,
     per_thread, prepare, stub_registers,
 };
 use crate::discover::{
@@ -754,10 +754,13 @@ fn make_all<I: Isa>(
         Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
     phases::expect(program.functions.len());
-    let mut made: Vec<One> = postlink_parallel::map_range_with(
-        program.functions.len(),
-        Scratch::default,
-        |scratch, f| {
+    let scratch = || {
+        let mut scratch = Scratch::default();
+        (scratch.rows, scratch.cfg.short_lived) = (Rows::Kept, true);
+        scratch
+    };
+    let mut made: Vec<One> =
+        postlink_parallel::map_range_with(program.functions.len(), scratch, |scratch, f| {
             phases::did();
             let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch);
             let mut share = FunctionCounters::of(program, f, &analysed);
@@ -771,16 +774,18 @@ fn make_all<I: Isa>(
                     share.pin = Some(Pin::NotProved);
                     None
                 }
-                Ok(a) if wanted => match make::<I>(program, f, &a, mode, options.calls) {
-                    Ok(ready) => {
-                        let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
-                        Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
+                Ok(a) if wanted => {
+                    match make::<I>(program, (f, &a), mode, options.calls, scratch) {
+                        Ok(ready) => {
+                            let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
+                            Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
+                        }
+                        Err(pin) => {
+                            share.pin = Some(pin);
+                            None
+                        }
                     }
-                    Err(pin) => {
-                        share.pin = Some(pin);
-                        None
-                    }
-                },
+                }
                 Ok(_) => {
                     share.pin = Some(Pin::Excluded);
                     None
@@ -788,8 +793,7 @@ fn make_all<I: Isa>(
                 Err(_) => None,
             };
             (share, ready)
-        },
-    );
+        });
     let shares = made.iter().map(|one| one.0).collect();
     let mut patches = Vec::new();
     let mut starts = Vec::new();
@@ -824,15 +828,18 @@ fn counter_mode<I: Isa>(program: &Program<'_>, counting: Counters) -> CounterMod
     }
 }
 
-/// Emits one function with its counters.
+/// Emits one function with its counters. `scratch`: what it was analysed with.
 fn make<'d, I: Isa>(
     program: &Program<'d>,
-    function: usize,
-    a: &Analysed<'d>,
+    (function, a): (usize, &Analysed<'d>),
     mode: CounterMode,
     calls: bool,
+    scratch: &mut Scratch,
 ) -> Result<Ready, Pin> {
-    let mut probes = a.placement.probes::<I>(program, &a.cfg, mode);
+    let Scratch { cfg, counters, .. } = scratch;
+    let mut probes = a
+        .placement
+        .probes::<I>(program, (&a.cfg, cfg), mode, counters);
     if mode == CounterMode::PerThread {
         probes.fork_checks.clone_from(&a.cfg.forks);
         // No control comes from outside where there is no entry.
