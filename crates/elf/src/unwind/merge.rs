@@ -105,50 +105,94 @@ pub fn write_merged(
     let mut writer = Writer {
         old,
         addr: eh_frame_addr,
-        out: Vec::with_capacity(eh_frame.len()),
+        before: 0,
+        out: Vec::new(),
         cies: Vec::with_capacity(old.cies.len()),
         scratch: Vec::new(),
-        table: Vec::with_capacity((hdr.len() as u64 / ENTRY) as usize),
+        table: Vec::new(),
     };
     for cie in &old.cies {
         writer.cie(cie)?;
     }
-    for (index, fde) in new.iter().enumerate() {
-        writer.new_fde(fde).map_err(|e| {
-            e.within(format_args!(
-                "the new FDE {index} for the code at {:#x}",
-                fde.start
+    let (start, mut rest) = eh_frame.split_at_mut(writer.out.len());
+    start.copy_from_slice(&writer.out);
+    // The sizes of entries say where each part goes.
+    let mut before = start.len();
+    let new = new
+        .chunks(PART)
+        .zip(0..)
+        .map(|(list, n)| Part::New(n * PART, list));
+    let parts: Vec<(Part<'_, '_>, usize, &mut [u8])> = new
+        .chain(old.fdes.chunks(PART).map(Part::Old))
+        .map(|part| {
+            let size = part.size(old);
+            let own;
+            (own, rest) = std::mem::take(&mut rest).split_at_mut(size);
+            before += size;
+            (part, before - size, own)
+        })
+        .collect();
+    rest.fill(0);
+    let table = Vec::with_capacity((hdr.len() as u64 / ENTRY) as usize);
+    let cies = &writer.cies;
+    let written = postlink_parallel::map_owned(parts, |(part, before, place)| {
+        let mut writer = Writer {
+            old,
+            addr: eh_frame_addr.wrapping_add(before as u64),
+            before,
+            out: Vec::with_capacity(place.len()),
+            cies: cies.clone(),
+            scratch: Vec::new(),
+            table: Vec::new(),
+        };
+        writer.part(&part)?;
+        if writer.out.len() != place.len() {
+            return Err(FormatError::new(format!(
+                "a part of the merged unwind table came out {:#x} bytes long where {:#x} were planned",
+                writer.out.len(),
+                place.len()
             ))
-        })?;
+            .of(ErrorKind::Mismatch)
+            .values(writer.out.len(), place.len()));
+        }
+        place.copy_from_slice(&writer.out);
+        Ok(writer.table)
+    });
+    let mut table: Vec<(u64, u64)> = table;
+    for part in written {
+        table.extend(part?);
     }
-    for fde in &old.fdes {
-        writer.old_fde(fde).map_err(|e| {
-            e.within(format_args!(
-                "the FDE at offset {:#x} of the input",
-                fde.offset
-            ))
-        })?;
+    write_header(table, eh_frame_addr, hdr_addr, hdr)
+}
+
+/// Entries that one thread writes at a time.
+const PART: usize = 2048;
+
+/// Some of the entries.
+enum Part<'a, 'd> {
+    /// New ones, and the number of the first.
+    New(usize, &'a [NewFde]),
+    Old(&'a [Fde<'d>]),
+}
+
+impl Part<'_, '_> {
+    /// Bytes that they will have.
+    fn size(&self, old: &EhFrame<'_>) -> usize {
+        match self {
+            Part::New(_, list) => list.iter().map(|fde| new_size(old, fde) as usize).sum(),
+            Part::Old(list) => list.iter().map(|fde| fde.bytes.len()).sum(),
+        }
     }
-    writer.out.extend([0; END_MARKER as usize]);
-    if writer.out.len() != eh_frame.len() {
-        return Err(FormatError::new(format!(
-            "the merged unwind table came out {:#x} bytes long where {:#x} were planned",
-            writer.out.len(),
-            eh_frame.len()
-        ))
-        .of(ErrorKind::Mismatch)
-        .values(writer.out.len(), eh_frame.len()));
-    }
-    eh_frame.copy_from_slice(&writer.out);
-    write_header(writer.table, eh_frame_addr, hdr_addr, hdr)
 }
 
 struct Writer<'a, 'd> {
     old: &'a EhFrame<'d>,
-    /// Of the new section.
+    /// Of the first byte of `out`.
     addr: u64,
+    /// Bytes of the new section in front of `out`.
+    before: usize,
     out: Vec<u8>,
-    /// Offsets of the CIEs in `out`.
+    /// Offsets of the CIEs in the section.
     cies: Vec<usize>,
     scratch: Vec<u8>,
     /// (code, FDE), in order of preference for equal code.
@@ -201,12 +245,40 @@ impl<'a, 'd> Writer<'a, 'd> {
         Ok(())
     }
 
-    /// A CIE, and the distance from the field at `field` back to it.
+    /// Appends entries.
+    fn part(&mut self, part: &Part<'_, 'd>) -> Result<(), FormatError> {
+        match part {
+            Part::New(first, list) => {
+                for (index, fde) in (*first..).zip(*list) {
+                    self.new_fde(fde).map_err(|e| {
+                        e.within(format_args!(
+                            "the new FDE {index} for the code at {:#x}",
+                            fde.start
+                        ))
+                    })?;
+                }
+            }
+            Part::Old(list) => {
+                for fde in *list {
+                    self.old_fde(fde).map_err(|e| {
+                        e.within(format_args!(
+                            "the FDE at offset {:#x} of the input",
+                            fde.offset
+                        ))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A CIE, and the distance from the field at `field` of `out` back to it.
     fn cie_distance(
         &self,
         field: usize,
         cie: usize,
     ) -> Result<(&'a Cie<'d>, [u8; 4]), FormatError> {
+        let field = self.before + field;
         let known = self.old.cies.get(cie).zip(self.cies.get(cie));
         let (cie, target) = known.map(|(cie, at)| (cie, *at)).ok_or_else(|| {
             FormatError::new(format!(
