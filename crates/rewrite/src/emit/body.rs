@@ -184,6 +184,18 @@ struct Unit {
     branch: Option<(u64, u8)>,
 }
 
+/// A branch that may be short, if it reaches its target so.
+#[derive(Clone, Copy)]
+struct ShortBranch {
+    unit: u32,
+    /// Another unit of the fragment, or the same.
+    target: u32,
+    /// Where a conditional branch ends in its unit; a jump ends with it.
+    end: Option<u32>,
+    /// Its condition, if it is not one of the kinds that are always short.
+    cond: Option<Cond>,
+}
+
 /// What a function is put together in, used again for the next one: for lists that grew anew for every function it took
 /// longer to find them memory than to fill them.
 #[derive(Default)]
@@ -288,9 +300,9 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
                 if fragment != 0 || !e.units.is_empty() {
                     return Err(Pin::FallsOffItsEnd);
                 }
-                let mut check: Code<Target> = Code::default();
-                I::put_entry_check(&mut check, save, Target::Ready, Target::Enter);
-                unit.check = Some((save, check.bytes.len() as u32));
+                clear(&mut buffer.code);
+                I::put_entry_check(&mut buffer.code, save, Target::Ready, Target::Enter);
+                unit.check = Some((save, buffer.code.bytes.len() as u32));
             }
             e.units.push(unit);
         }
@@ -940,78 +952,92 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
 
     /// Places units, lengthening branches until all reach.
     fn relax(&mut self, order: &[Vec<u32>; 2]) {
-        // Branches that leave the fragment are long from the start.
-        for i in 0..self.units.len() {
-            let fragment = self.units[i].fragment;
-            let far = |d: Dest, units: &[Unit]| match d {
-                Dest::Unit(t) => units[t as usize].fragment != fragment,
-                Dest::Out(_) => true,
-            };
-            if let Some((_, d, _)) = self.units[i].cond
-                && far(d, &self.units)
-                && let Some(c) = &mut self.units[i].cond
-            {
-                c.2 = Reach::Long;
-            }
-            if let Some((d, _)) = self.units[i].jump
-                && far(d, &self.units)
-                && let Some(j) = &mut self.units[i].jump
-            {
-                j.1 = Reach::Long;
-            }
-        }
+        let mut short = self.short_branches();
+        let mut grown: Vec<ShortBranch> = Vec::new();
+        // Units are large, and gone through several times: what changes is beside them.
+        let mut lens: Vec<u32> = self.units.iter().map(|u| self.unit_len(u)).collect();
+        let mut places = vec![(0u32, 0u32); self.units.len()];
         loop {
             for units in order {
                 let mut at = 0u32;
                 for u in units {
-                    let unit = &mut self.units[*u as usize];
+                    let unit = &self.units[*u as usize];
                     at += unit.check.map_or(0, |c| c.1);
-                    unit.pad = at.next_multiple_of(unit.align) - at;
-                    at += unit.pad;
-                    unit.offset = at;
-                    at += self.unit_len(&self.units[*u as usize]);
+                    let pad = at.next_multiple_of(unit.align) - at;
+                    at += pad;
+                    places[*u as usize] = (at, pad);
+                    at += lens[*u as usize];
                 }
             }
-            let mut grown = false;
-            for i in 0..self.units.len() {
-                let u = &self.units[i];
-                let mut at = u.offset + u.body.1 - u.body.0;
-                let (mut grow_cond, mut grow_jump) = (false, false);
-                if let Some((k, d, r)) = u.cond {
-                    at += self.cond_len(k, r);
-                    if r == Reach::Short
-                        && let Dest::Unit(t) = d
-                    {
-                        let cond = match k {
-                            CondKind::Cond(cond) => Some(cond),
-                            CondKind::Short { .. } => None,
-                        };
-                        grow_cond = !I::reaches_short(
-                            cond,
-                            i64::from(self.units[t as usize].offset) - i64::from(at),
-                        );
-                    }
+            short.retain(|branch| {
+                let (start, _) = places[branch.unit as usize];
+                let end = start + branch.end.unwrap_or(lens[branch.unit as usize]);
+                let (target, _) = places[branch.target as usize];
+                let reaches = I::reaches_short(branch.cond, i64::from(target) - i64::from(end));
+                if !reaches {
+                    grown.push(*branch);
                 }
-                at += u.mid.map_or(0, |m| m.1 - m.0);
-                if let Some((Dest::Unit(t), Reach::Short)) = u.jump {
-                    at += I::jump_len(Reach::Short) as u32;
-                    grow_jump = !I::reaches_short(
-                        None,
-                        i64::from(self.units[t as usize].offset) - i64::from(at),
-                    );
-                }
-                if grow_cond && let Some(c) = &mut self.units[i].cond {
-                    c.2 = Reach::Long;
-                }
-                if grow_jump && let Some(j) = &mut self.units[i].jump {
-                    j.1 = Reach::Long;
-                }
-                grown |= grow_cond || grow_jump;
-            }
-            if !grown {
+                reaches
+            });
+            if grown.is_empty() {
                 break;
             }
+            for branch in grown.drain(..) {
+                let unit = &mut self.units[branch.unit as usize];
+                match (branch.end, &mut unit.cond, &mut unit.jump) {
+                    (Some(_), Some(cond), _) => cond.2 = Reach::Long,
+                    (None, _, Some(jump)) => jump.1 = Reach::Long,
+                    _ => {}
+                }
+                lens[branch.unit as usize] = self.unit_len(&self.units[branch.unit as usize]);
+            }
         }
+        for (unit, place) in self.units.iter_mut().zip(places) {
+            (unit.offset, unit.pad) = place;
+        }
+    }
+
+    /// Branches that may be short, as they stay in their fragment. Those that leave it are long from the start.
+    fn short_branches(&mut self) -> Vec<ShortBranch> {
+        let mut short = Vec::with_capacity(self.units.len());
+        for i in 0..self.units.len() {
+            let unit = &self.units[i];
+            let near = |d: Dest| match d {
+                Dest::Unit(t) if self.units[t as usize].fragment == unit.fragment => Some(t),
+                Dest::Unit(_) | Dest::Out(_) => None,
+            };
+            let cond = unit.cond.map(|(kind, d, _)| (kind, near(d)));
+            let jump = unit.jump.map(|(d, _)| near(d));
+            if let Some((kind, Some(target))) = cond {
+                let end = unit.body.1 - unit.body.0 + self.cond_len(kind, Reach::Short);
+                let cond = match kind {
+                    CondKind::Cond(cond) => Some(cond),
+                    CondKind::Short { .. } => None,
+                };
+                short.push(ShortBranch {
+                    unit: i as u32,
+                    target,
+                    end: Some(end),
+                    cond,
+                });
+            }
+            if let Some(Some(target)) = jump {
+                short.push(ShortBranch {
+                    unit: i as u32,
+                    target,
+                    end: None,
+                    cond: None,
+                });
+            }
+            let unit = &mut self.units[i];
+            if let (Some((_, None)), Some(cond)) = (cond, &mut unit.cond) {
+                cond.2 = Reach::Long;
+            }
+            if let (Some(None), Some(jump)) = (jump, &mut unit.jump) {
+                jump.1 = Reach::Long;
+            }
+        }
+        short
     }
 
     /// Puts a fragment together, in a buffer.
