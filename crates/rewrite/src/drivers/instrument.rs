@@ -888,14 +888,10 @@ fn make<'d, I: Isa>(
             recorder_offsets.push(offset);
         }
     }
-    let mut ready = emit_in_place::<I>(program, function, a, probes)?;
-    // Neither debug information nor translation tables are made of them.
-    ready.code.forget_spans();
-    Ok(Ready {
-        recorders,
-        recorder_offsets,
-        ..ready
-    })
+    // Neither debug information nor translation tables are made of its spans.
+    let mut ready = emit_in_place::<I>(program, function, a, probes, false)?;
+    (ready.recorders, ready.recorder_offsets) = (recorders, recorder_offsets);
+    Ok(ready)
 }
 
 /// Whether the program relies on the instructions of [`CounterMode::AtomicOne`] already. Compilers' helpers

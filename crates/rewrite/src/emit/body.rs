@@ -42,6 +42,9 @@ pub struct Plan {
     pub block_alignment: u32,
     /// Instructions that other code replaces.
     pub changes: Changes,
+    /// What the code corresponds to is [given up](Emitted::forget_spans) soon, so it is not copied out of the buffer that
+    /// it was put together in.
+    pub lends_spans: bool,
 }
 
 /// A stretch of output that corresponds to a stretch of input.
@@ -139,8 +142,15 @@ impl Emitted {
     /// pointer is. To be called once unwind tables are carried over, where nothing else is made of it.
     pub fn forget_spans(&mut self) {
         for fragment in &mut self.fragments {
-            fragment.spans = Vec::new();
             fragment.code.stack = Vec::new();
+            let mut spans = std::mem::take(&mut fragment.spans);
+            spans.clear();
+            // If they were lent, the next function has room for its own.
+            BUFFERS.with_borrow_mut(|buffers| {
+                if buffers.fragment.spans.capacity() < spans.capacity() {
+                    buffers.fragment.spans = spans;
+                }
+            });
         }
     }
 }
@@ -1133,7 +1143,14 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
             return Err(Pin::OutOfReach);
         }
         // All functions' code is in memory at once: it has no room to grow.
-        Ok(out.clone())
+        let spans = match self.plan.lends_spans {
+            true => std::mem::take(&mut out.spans),
+            false => out.spans.clone(),
+        };
+        Ok(Fragment {
+            code: out.code.clone(),
+            spans,
+        })
     }
 
     fn append(&self, out: &mut Code<Target>, bytes: (u32, u32), fixups: (u32, u32)) {
