@@ -379,8 +379,8 @@ fn bytes_of<'d>(program: &Program<'d>, block: &Block) -> &'d [u8] {
     bytes.unwrap_or(&[])
 }
 
-/// The cheapest of some places; the second function gives what is live behind the block. `kept`: what is live anywhere in
-/// it, although `spare` holds nothing.
+/// The cheapest of some places; the second function gives what is live behind the block. `kept`: what is live anywhere
+/// in it, although `spare` holds nothing.
 fn cheapest_of<I: Isa>(
     program: &Program<'_>,
     cfg: &Cfg,
@@ -584,8 +584,8 @@ impl Liveness {
     }
 }
 
-/// What is live after a block's last instruction whatever its successors are, and whether what is live where those begin
-/// is as well.
+/// What is live after a block's last instruction whatever its successors are, and whether what is live where those
+/// begin is as well.
 fn live_at_end<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId) -> (RegSet, bool) {
     match cfg.blocks[b as usize].term {
         // Without relocations it is not known which parts a compiler split off: they begin with anything.

@@ -42,8 +42,8 @@ pub struct Plan {
     pub block_alignment: u32,
     /// Instructions that other code replaces.
     pub changes: Changes,
-    /// What the code corresponds to is [given up](Emitted::forget_spans) soon, so it is not copied out of the buffer that
-    /// it was put together in.
+    /// What the code corresponds to is [given up](Emitted::forget_spans) soon, so it is not copied out of the buffer
+    /// that it was put together in.
     pub lends_spans: bool,
 }
 

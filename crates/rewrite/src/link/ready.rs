@@ -9,7 +9,8 @@ use crate::discover::Program;
 use crate::emit::{self, Emitted, FragmentUnwind, Plan, Stack, carry};
 use crate::pin::Pin;
 
-/// A function ready to be placed. There are many, and lists of them are made of lists: so they are not moved themselves.
+/// A function ready to be placed. There are many, and lists of them are made of lists: so they are not moved
+/// themselves.
 pub type Ready = Box<ReadyFunction>;
 
 /// The same.

@@ -36,8 +36,8 @@ pub fn frames_of<I: Counters>(code: &[u8], entries: &[FrameEntry]) -> Result<Fra
     frames::<I>(code, entries, &[]).map_err(|e| Error::internal(format!("a routine's rows: {e}")))
 }
 
-/// Rows of recorders by what they depend on: which of a recorder's fields are open, and its bytes. Most are alike but for
-/// the registers and distances of the call that they are for.
+/// Rows of recorders by what they depend on: which of a recorder's fields are open, and its bytes. Most are alike but
+/// for the registers and distances of the call that they are for.
 #[derive(Default)]
 pub(super) struct KnownRecorders {
     known: FxHashMap<Vec<u8>, Frames>,
