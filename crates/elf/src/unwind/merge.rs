@@ -34,8 +34,6 @@
 
 #![warn(clippy::indexing_slicing)]
 
-use std::borrow::Cow;
-
 use super::cfi::{Instruction, Instructions, op};
 use super::cursor::{put_uleb, uleb_len};
 use super::eh_frame::{Cie, EhFrame, Fde, NewFde, cie_pointers, entry_body, fde_head};
@@ -45,8 +43,6 @@ use crate::{ErrorKind, FormatError};
 const HEADER: u64 = 12;
 const ENTRY: u64 = 8;
 const END_MARKER: u64 = 4;
-/// Old entries that one thread copies at a time.
-const PART: usize = 4096;
 const ALIGN: u64 = 4;
 
 /// Bytes of a new FDE, length field included. A CIE index out of range counts as a CIE without LSDA; writing refuses
@@ -109,64 +105,95 @@ pub fn write_merged(
     let mut writer = Writer {
         old,
         addr: eh_frame_addr,
-        base: 0,
-        out: Vec::with_capacity(eh_frame.len()),
-        cies: Cow::Owned(Vec::with_capacity(old.cies.len())),
+        before: 0,
+        out: Vec::new(),
+        cies: Vec::with_capacity(old.cies.len()),
         scratch: Vec::new(),
-        table: Vec::with_capacity((hdr.len() as u64 / ENTRY) as usize),
+        table: Vec::new(),
     };
     for cie in &old.cies {
         writer.cie(cie)?;
     }
-    for (index, fde) in new.iter().enumerate() {
-        writer.new_fde(fde).map_err(|e| {
-            e.within(format_args!(
-                "the new FDE {index} for the code at {:#x}",
-                fde.start
+    let (start, mut rest) = eh_frame.split_at_mut(writer.out.len());
+    start.copy_from_slice(&writer.out);
+    // The sizes of entries say where each part goes.
+    let mut before = start.len();
+    let new = new
+        .chunks(PART)
+        .zip(0..)
+        .map(|(list, n)| Part::New(n * PART, list));
+    let parts: Vec<(Part<'_, '_>, usize, &mut [u8])> = new
+        .chain(old.fdes.chunks(PART).map(Part::Old))
+        .map(|part| {
+            let size = part.size(old);
+            let own;
+            (own, rest) = std::mem::take(&mut rest).split_at_mut(size);
+            before += size;
+            (part, before - size, own)
+        })
+        .collect();
+    rest.fill(0);
+    let table = Vec::with_capacity((hdr.len() as u64 / ENTRY) as usize);
+    let cies = &writer.cies;
+    let written = postlink_parallel::map_owned(parts, |(part, before, place)| {
+        let mut writer = Writer {
+            old,
+            addr: eh_frame_addr.wrapping_add(before as u64),
+            before,
+            out: Vec::with_capacity(place.len()),
+            cies: cies.clone(),
+            scratch: Vec::new(),
+            table: Vec::new(),
+        };
+        writer.part(&part)?;
+        if writer.out.len() != place.len() {
+            return Err(FormatError::new(format!(
+                "a part of the merged unwind table came out {:#x} bytes long where {:#x} were planned",
+                writer.out.len(),
+                place.len()
             ))
-        })?;
-    }
-    let parts: Vec<&[Fde<'_>]> = old.fdes.chunks(PART).collect();
-    let mut base = writer.out.len();
-    let mut bases = Vec::with_capacity(parts.len());
-    for part in &parts {
-        bases.push(base);
-        base += part.iter().map(|fde| fde.bytes.len()).sum::<usize>();
-    }
-    let written = postlink_parallel::map_range(parts.len(), |number| {
-        let fdes = parts.get(number).copied().unwrap_or_default();
-        let end = bases.get(number + 1).copied().unwrap_or(base);
-        let start = bases.get(number).copied().unwrap_or(base);
-        writer.part(start, end - start).old_fdes(fdes)
+            .of(ErrorKind::Mismatch)
+            .values(writer.out.len(), place.len()));
+        }
+        place.copy_from_slice(&writer.out);
+        Ok(writer.table)
     });
+    let mut table: Vec<(u64, u64)> = table;
     for part in written {
-        let (out, table) = part?;
-        writer.out.extend_from_slice(&out);
-        writer.table.extend(table);
+        table.extend(part?);
     }
-    writer.out.extend([0; END_MARKER as usize]);
-    if writer.out.len() != eh_frame.len() {
-        return Err(FormatError::new(format!(
-            "the merged unwind table came out {:#x} bytes long where {:#x} were planned",
-            writer.out.len(),
-            eh_frame.len()
-        ))
-        .of(ErrorKind::Mismatch)
-        .values(writer.out.len(), eh_frame.len()));
+    write_header(table, eh_frame_addr, hdr_addr, hdr)
+}
+
+/// Entries that one thread writes at a time.
+const PART: usize = 2048;
+
+/// Some of the entries.
+enum Part<'a, 'd> {
+    /// New ones, and the number of the first.
+    New(usize, &'a [NewFde]),
+    Old(&'a [Fde<'d>]),
+}
+
+impl Part<'_, '_> {
+    /// Bytes that they will have.
+    fn size(&self, old: &EhFrame<'_>) -> usize {
+        match self {
+            Part::New(_, list) => list.iter().map(|fde| new_size(old, fde) as usize).sum(),
+            Part::Old(list) => list.iter().map(|fde| fde.bytes.len()).sum(),
+        }
     }
-    eh_frame.copy_from_slice(&writer.out);
-    write_header(writer.table, eh_frame_addr, hdr_addr, hdr)
 }
 
 struct Writer<'a, 'd> {
     old: &'a EhFrame<'d>,
-    /// Of the new section.
+    /// Of the first byte of `out`.
     addr: u64,
-    /// Offset in it of what is written here.
-    base: usize,
+    /// Bytes of the new section in front of `out`.
+    before: usize,
     out: Vec<u8>,
     /// Offsets of the CIEs in the section.
-    cies: Cow<'a, [usize]>,
+    cies: Vec<usize>,
     scratch: Vec<u8>,
     /// (code, FDE), in order of preference for equal code.
     table: Vec<(u64, u64)>,
@@ -174,33 +201,7 @@ struct Writer<'a, 'd> {
 
 impl<'a, 'd> Writer<'a, 'd> {
     fn here(&self) -> u64 {
-        self.addr.wrapping_add((self.base + self.out.len()) as u64)
-    }
-
-    /// A writer of `len` bytes at an offset of the section.
-    fn part<'b>(&'b self, base: usize, len: usize) -> Writer<'b, 'd> {
-        Writer {
-            old: self.old,
-            addr: self.addr,
-            base,
-            out: Vec::with_capacity(len),
-            cies: Cow::Borrowed(&self.cies),
-            scratch: Vec::new(),
-            table: Vec::new(),
-        }
-    }
-
-    /// Copies entries. Gives their bytes, and their part of the search table.
-    fn old_fdes(mut self, fdes: &[Fde<'_>]) -> Result<(Vec<u8>, Vec<(u64, u64)>), FormatError> {
-        for fde in fdes {
-            self.old_fde(fde).map_err(|e| {
-                e.within(format_args!(
-                    "the FDE at offset {:#x} of the input",
-                    fde.offset
-                ))
-            })?;
-        }
-        Ok((self.out, self.table))
+        self.addr.wrapping_add(self.out.len() as u64)
     }
 
     /// Adjusts the pointer at `at` in the entry that was copied to `start` from the address `old`.
@@ -212,7 +213,7 @@ impl<'a, 'd> Writer<'a, 'd> {
         old: u64,
         what: &str,
     ) -> Result<(), FormatError> {
-        let new = self.addr.wrapping_add((self.base + start + at) as u64);
+        let new = self.addr.wrapping_add((start + at) as u64);
         let bytes = self.out.get_mut(start + at..).unwrap_or(&mut []);
         pointer::relocate(
             encoding,
@@ -226,7 +227,7 @@ impl<'a, 'd> Writer<'a, 'd> {
 
     fn cie(&mut self, cie: &Cie<'_>) -> Result<(), FormatError> {
         let start = self.out.len();
-        self.cies.to_mut().push(self.base + start);
+        self.cies.push(start);
         self.out.extend_from_slice(cie.bytes);
         if let (Some((encoding, _)), Some(at)) = (
             cie.personality,
@@ -244,12 +245,40 @@ impl<'a, 'd> Writer<'a, 'd> {
         Ok(())
     }
 
-    /// A CIE, and the distance from the field at `field` back to it.
+    /// Appends entries.
+    fn part(&mut self, part: &Part<'_, 'd>) -> Result<(), FormatError> {
+        match part {
+            Part::New(first, list) => {
+                for (index, fde) in (*first..).zip(*list) {
+                    self.new_fde(fde).map_err(|e| {
+                        e.within(format_args!(
+                            "the new FDE {index} for the code at {:#x}",
+                            fde.start
+                        ))
+                    })?;
+                }
+            }
+            Part::Old(list) => {
+                for fde in *list {
+                    self.old_fde(fde).map_err(|e| {
+                        e.within(format_args!(
+                            "the FDE at offset {:#x} of the input",
+                            fde.offset
+                        ))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A CIE, and the distance from the field at `field` of `out` back to it.
     fn cie_distance(
         &self,
         field: usize,
         cie: usize,
     ) -> Result<(&'a Cie<'d>, [u8; 4]), FormatError> {
+        let field = self.before + field;
         let known = self.old.cies.get(cie).zip(self.cies.get(cie));
         let (cie, target) = known.map(|(cie, at)| (cie, *at)).ok_or_else(|| {
             FormatError::new(format!(
@@ -283,7 +312,7 @@ impl<'a, 'd> Writer<'a, 'd> {
             .at_address(fde.start)
             .values(fde.len, "a length that keeps within the address space"));
         }
-        let (cie, distance) = self.cie_distance(self.base + start + 4, fde.cie)?;
+        let (cie, distance) = self.cie_distance(start + 4, fde.cie)?;
         let size = new_size(self.old, fde);
         let length = u32::try_from(size - 4)
             .ok()
@@ -322,7 +351,7 @@ impl<'a, 'd> Writer<'a, 'd> {
                 pointer::size(cie.lsda_encoding).unwrap_or(0) as u64,
             );
             if cie.lsda_encoding != OMIT {
-                let field = self.here();
+                let field = self.addr.wrapping_add(self.out.len() as u64);
                 let target = fde.lsda.unwrap_or(0);
                 pointer::write(
                     &mut self.out,
@@ -345,8 +374,8 @@ impl<'a, 'd> Writer<'a, 'd> {
         }
         self.out.extend_from_slice(&fde.instructions);
         self.out.resize(start + size as usize, op::NOP);
-        let at = self.addr.wrapping_add((self.base + start) as u64);
-        self.table.push((fde.start, at));
+        self.table
+            .push((fde.start, self.addr.wrapping_add(start as u64)));
         Ok(())
     }
 
@@ -356,7 +385,7 @@ impl<'a, 'd> Writer<'a, 'd> {
         self.out.extend_from_slice(fde.bytes);
         let mut body = entry_body(fde.bytes, fde.addr)?;
         let id = body.pos() - 4;
-        let (cie, distance) = self.cie_distance(self.base + start + id, fde.cie)?;
+        let (cie, distance) = self.cie_distance(start + id, fde.cie)?;
         if let Some(field) = self.out.get_mut(start + id..start + id + 4) {
             field.copy_from_slice(&distance);
         }
@@ -394,8 +423,8 @@ impl<'a, 'd> Writer<'a, 'd> {
             }
         }
         if !fde.is_discarded() {
-            let at = self.addr.wrapping_add((self.base + start) as u64);
-            self.table.push((fde.start, at));
+            self.table
+                .push((fde.start, self.addr.wrapping_add(start as u64)));
         }
         Ok(())
     }

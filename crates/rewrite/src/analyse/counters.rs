@@ -10,13 +10,14 @@
 //! Invariant: the graph depends on the input binary and this version of postlink only, never on options.
 
 use postlink_flow::{Graph, Placer, Solver};
-use postlink_isa::{Code, CounterMode, Flow, Isa, Reach, RegSet};
+use postlink_isa::{Code, CounterMode, Effects, Flow, Insn, Isa, Reach, RegSet};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::flow_graph::{self, Meaning};
 use super::probes::{EdgeCounter, NodeCounter, Probes};
-use crate::cfg::{BlockId, Cfg, Term};
+use crate::cfg::{self, Block, BlockId, Cfg, Term};
 use crate::discover::Program;
 use crate::pin::Pin;
 
@@ -47,6 +48,74 @@ pub struct Counts {
 pub struct Scratch {
     placer: Placer,
     solver: Solver,
+    effects: Vec<Effects>,
+}
+
+/// A function's instructions with what each reads and overwrites: found out once for all of its counters.
+struct Known<'i> {
+    insns: &'i [Insn],
+    effects: &'i [Effects],
+    /// By block: its first instruction, and one past its last.
+    blocks: Vec<(u32, u32)>,
+    /// By piece: what calls need not keep there.
+    kept_at_calls: SmallVec<[RegSet; 2]>,
+}
+
+impl<'i> Known<'i> {
+    /// `code`: what the graph was built with. `effects` is space for them.
+    fn new<I: Isa>(
+        program: &Program<'_>,
+        cfg: &Cfg,
+        code: &'i cfg::Scratch,
+        effects: &'i mut Vec<Effects>,
+    ) -> Self {
+        let (insns, pieces) = code.instructions();
+        effects.clear();
+        effects.reserve(insns.len());
+        let mut kept = SmallVec::new();
+        for &(from, to) in pieces {
+            let of_piece = &insns[from..to];
+            let start = of_piece.first().map_or(0, |i| i.addr);
+            let len = of_piece.last().map_or(0, |i| i.end() - start);
+            let bytes = program.elf.bytes_at(start, len).unwrap_or(&[]);
+            effects.extend(of_piece.iter().map(|i| {
+                let at = (i.addr - start) as usize;
+                I::effects(&bytes[at..at + usize::from(i.len)], i)
+            }));
+            kept.push(kept_at_calls::<I>(program, start));
+        }
+        // Blocks follow each other in a piece, and so do instructions.
+        let (mut next, mut before) = (0, u16::MAX);
+        let of_block = |block: &Block| {
+            let (from, to) = pieces[usize::from(block.piece)];
+            if block.piece != before {
+                (next, before) = (from, block.piece);
+            }
+            let first = next;
+            while next < to && insns[next].addr < block.end {
+                next += 1;
+            }
+            (first as u32, next as u32)
+        };
+        let blocks = cfg.blocks.iter().map(of_block).collect();
+        Known {
+            insns,
+            effects,
+            blocks,
+            kept_at_calls: kept,
+        }
+    }
+
+    fn of_block(&self, b: BlockId) -> impl Iterator<Item = (&Insn, &Effects)> {
+        let (from, to) = self.blocks[b as usize];
+        let range = from as usize..to as usize;
+        self.insns[range.clone()].iter().zip(&self.effects[range])
+    }
+
+    /// [`kept_at_calls`] where a block begins.
+    fn kept_at_calls(&self, block: &Block) -> RegSet {
+        self.kept_at_calls[usize::from(block.piece)]
+    }
 }
 
 /// Chooses counters.
@@ -106,8 +175,14 @@ impl Placement {
         }
     }
 
-    /// Turns counters into code to be put in.
-    pub fn probes<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, mode: CounterMode) -> Probes {
+    /// Turns counters into code to be put in. `code`: what the graph was built with.
+    pub fn probes<I: Isa>(
+        &self,
+        program: &Program<'_>,
+        (cfg, code): (&Cfg, &cfg::Scratch),
+        mode: CounterMode,
+        scratch: &mut Scratch,
+    ) -> Probes {
         let mut probes = Probes {
             mode: Some(mode),
             ..Probes::default()
@@ -116,16 +191,18 @@ impl Placement {
         for s in &cfg.succs {
             into[*s as usize] += 1;
         }
-        let spare = spare::<I>(program, cfg);
-        let live = Liveness::new::<I>(program, cfg);
+        probes.nodes.reserve(self.counted.len());
+        let known = Known::new::<I>(program, cfg, code, &mut scratch.effects);
+        let spare = spare_of::<I>(program, cfg, &known);
+        let live = Liveness::new::<I>(program, cfg, &known);
+        let how = (mode, spare, &live, &known);
         for (counter, edge) in self.counted.iter().enumerate() {
             let counter = counter as u32;
             match self.meaning[*edge as usize] {
                 Meaning::Node(b) => {
-                    probes.nodes.insert(
-                        b,
-                        node_counter::<I>(program, cfg, b, counter, mode, (spare, &live)),
-                    );
+                    probes
+                        .nodes
+                        .insert(b, node_counter::<I>(program, cfg, b, counter, how));
                 }
                 Meaning::Edge(b, w) => {
                     let block = &cfg.blocks[b as usize];
@@ -138,19 +215,11 @@ impl Placement {
                                 && !t.landing_pad
                                 && !t.returns_twice;
                             if alone && !probes.nodes.contains_key(s) {
-                                probes.nodes.insert(
-                                    *s,
-                                    node_counter::<I>(
-                                        program,
-                                        cfg,
-                                        *s,
-                                        counter,
-                                        mode,
-                                        (spare, &live),
-                                    ),
-                                );
+                                probes
+                                    .nodes
+                                    .insert(*s, node_counter::<I>(program, cfg, *s, counter, how));
                             } else {
-                                let kept = kept_at_calls::<I>(program, t.start);
+                                let kept = known.kept_at_calls(t);
                                 let live = live.at_entry(*s).or(kept).minus(spare);
                                 probes.edges.insert((b, w), EdgeCounter { counter, live });
                             }
@@ -234,12 +303,26 @@ fn node_counter<I: Isa>(
     cfg: &Cfg,
     b: BlockId,
     counter: u32,
-    mode: CounterMode,
-    (spare, live): (RegSet, &Liveness),
+    (mode, spare, live, known): (CounterMode, RegSet, &Liveness, &Known<'_>),
 ) -> NodeCounter {
+    let block = &cfg.blocks[b as usize];
+    let mut places = Places::new();
+    for (i, effects) in known.of_block(b) {
+        if !look::<I>(program, block, &mut places, i, *effects) {
+            break;
+        }
+    }
     let cost = |live| I::counter_len(mode, live);
-    let behind = || live.behind::<I>(program, cfg, b);
-    cheapest_with::<I>(program, cfg, b, counter, spare, (&cost, &behind))
+    let behind = || live.behind(cfg, b);
+    let kept = known.kept_at_calls(block);
+    cheapest_of::<I>(
+        program,
+        cfg,
+        (b, counter),
+        (spare, kept),
+        &places,
+        (&cost, &behind),
+    )
 }
 
 /// The same for any counter: `cost` is its length, by what must survive.
@@ -251,52 +334,72 @@ pub(crate) fn cheapest<I: Isa>(
     spare: RegSet,
     cost: &dyn Fn(RegSet) -> usize,
 ) -> NodeCounter {
+    let block = &cfg.blocks[b as usize];
+    let bytes = bytes_of(program, block);
+    let mut places = Places::new();
+    I::sweep(bytes, block.start, |i| {
+        let at = (i.addr - block.start) as usize;
+        let effects = I::effects(&bytes[at..at + usize::from(i.len)], i);
+        look::<I>(program, block, &mut places, i, effects)
+    });
     let behind = || live_out::<I>(program, cfg, b, 3);
-    cheapest_with::<I>(program, cfg, b, counter, spare, (cost, &behind))
+    let kept = kept_at_calls::<I>(program, block.start);
+    cheapest_of::<I>(
+        program,
+        cfg,
+        (b, counter),
+        (spare, kept),
+        &places,
+        (cost, &behind),
+    )
 }
 
-/// The same; the second function gives what is live behind the block.
-fn cheapest_with<I: Isa>(
+/// How many instructions of a block are looked at: nearly every block has a good place near its start.
+const LOOKED_AT: usize = 24;
+
+/// Instructions of a block in front of which a counter may be: address, what it does, and whether the counter has to go
+/// after it.
+type Places = SmallVec<[(u64, Effects, bool); LOOKED_AT]>;
+
+/// Adds an instruction of a block. False if the next is not to be looked at.
+fn look<I: Isa>(
+    program: &Program<'_>,
+    block: &Block,
+    places: &mut Places,
+    i: &Insn,
+    effects: Effects,
+) -> bool {
+    let lets_in = || block.entry && i.addr == block.start && lets_in::<I>(bytes_of(program, block));
+    places.push((i.addr, effects, i.traits.landing_pad || lets_in()));
+    places.len() < LOOKED_AT && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
+}
+
+fn bytes_of<'d>(program: &Program<'d>, block: &Block) -> &'d [u8] {
+    let bytes = program.elf.bytes_at(block.start, block.end - block.start);
+    bytes.unwrap_or(&[])
+}
+
+/// The cheapest of some places; the second function gives what is live behind the block. `kept`: what is live anywhere
+/// in it, although `spare` holds nothing.
+fn cheapest_of<I: Isa>(
     program: &Program<'_>,
     cfg: &Cfg,
-    b: BlockId,
-    counter: u32,
-    spare: RegSet,
+    (b, counter): (BlockId, u32),
+    (spare, kept): (RegSet, RegSet),
+    places: &Places,
     (cost, behind): (&dyn Fn(RegSet) -> usize, &dyn Fn() -> RegSet),
 ) -> NodeCounter {
     let block = &cfg.blocks[b as usize];
-    let bytes = program
-        .elf
-        .bytes_at(block.start, block.end - block.start)
-        .unwrap_or(&[]);
-    let (allowed, kept) = if block.watch.inside || block.watch.loaded_in {
-        (
-            unwatched::<I>(bytes, block),
-            kept_at_calls::<I>(program, block.start),
-        )
+    let allowed = if block.watch.inside || block.watch.loaded_in {
+        unwatched::<I>(bytes_of(program, block), block)
     } else {
-        (
-            (block.start, u64::MAX),
-            kept_at_calls::<I>(program, block.start),
-        )
+        (block.start, u64::MAX)
     };
     // Who leaves the block by a fault has entered it.
     let allowed = (allowed.0, allowed.1.min(block.faults_from.max(allowed.0)));
-    let mut places: Vec<(u64, postlink_isa::Effects, bool)> = Vec::new();
-    I::sweep(bytes, block.start, |i| {
-        let at = (i.addr - block.start) as usize;
-        places.push((
-            i.addr,
-            I::effects(&bytes[at..at + usize::from(i.len)], i),
-            i.traits.landing_pad
-                || block.entry && i.addr == block.start && lets_in::<I>(&bytes[at..]),
-        ));
-        // Far enough: nearly every block has a good place near its start.
-        places.len() < 24 && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
-    });
     let whole = places
         .last()
-        .is_none_or(|p| p.0 >= block.term_at || places.len() < 24);
+        .is_none_or(|p| p.0 >= block.term_at || places.len() < LOOKED_AT);
     let mut live = if whole { behind() } else { RegSet::ALL };
     let kept = kept.or(kept_for_pads::<I>(cfg));
     let mut best: Option<(usize, u64, RegSet)> = None;
@@ -370,11 +473,7 @@ pub(crate) fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
         let stopped = I::sweep(bytes, piece.start, |i| {
             let at = (i.addr - piece.start) as usize;
             let effects = I::effects(&bytes[at..at + usize::from(i.len)], i);
-            spare = spare.minus(effects.reads);
-            if !program.refs.kept && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall) {
-                // A part that is not known to be one may read what it is given.
-                spare = spare.minus(effects.kills);
-            }
+            spare = spare.minus(used(program, i, &effects));
             spare != RegSet::EMPTY
         });
         if piece.fde.is_none() || stopped.is_some() {
@@ -382,6 +481,31 @@ pub(crate) fn spare<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> RegSet {
         }
     }
     spare
+}
+
+/// The same of a function whose instructions are known.
+fn spare_of<I: Isa>(program: &Program<'_>, cfg: &Cfg, known: &Known<'_>) -> RegSet {
+    let compiled = known.kept_at_calls.iter().all(|r| *r == RegSet::EMPTY);
+    if cfg.blocks.is_empty() || !compiled {
+        return RegSet::EMPTY;
+    }
+    let mut spare = I::CALL_SCRATCH;
+    for (i, effects) in known.insns.iter().zip(known.effects) {
+        spare = spare.minus(used(program, i, effects));
+        if spare == RegSet::EMPTY {
+            break;
+        }
+    }
+    spare
+}
+
+/// Registers that hold something somewhere if an instruction of a function does this.
+fn used(program: &Program<'_>, i: &Insn, effects: &Effects) -> RegSet {
+    if !program.refs.kept && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall) {
+        // A part that is not known to be one may read what it is given.
+        return effects.reads.or(effects.kills);
+    }
+    effects.reads
 }
 
 /// Registers to keep although calls leave them to stubs: in functions that may be hand-written.
@@ -409,8 +533,13 @@ fn kept_for_pads<I: Isa>(cfg: &Cfg) -> RegSet {
 ///
 /// Flags that a loop neither reads nor overwrites stay live that way: AF in a loop of `test` alone, which leaves it
 /// undefined. So for flags the usual data flow is solved as well, from nothing live upwards, and believed where few
-/// blocks have to be looked at to see it ([`free_flags`]).
-struct Liveness(Vec<RegSet>);
+/// blocks have to be looked at to see it ([`Liveness::free_flags`]).
+struct Liveness {
+    /// By block.
+    entries: Vec<RegSet>,
+    /// By block: what is live after it whatever its successors are, and whether they add to that.
+    ends: Vec<(RegSet, bool)>,
+}
 
 /// Blocks through which a flag may be followed that is dead behind them.
 const FOLLOWED: usize = 32;
@@ -419,147 +548,129 @@ const FOLLOWED: usize = 32;
 const ROUNDS: usize = 8;
 
 impl Liveness {
-    fn new<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Liveness {
+    fn new<I: Isa>(program: &Program<'_>, cfg: &Cfg, known: &Known<'_>) -> Liveness {
         // By block: what it reads before it overwrites it, and what it leaves alone.
-        let blocks: Vec<(RegSet, RegSet)> = cfg
-            .blocks
-            .iter()
-            .map(|block| {
-                let bytes = program.elf.bytes_at(block.start, block.end - block.start);
-                let bytes = bytes.unwrap_or(&[]);
-                let mut reads = kept_for_pads::<I>(cfg);
-                let mut open = RegSet::ALL;
-                let stopped = I::sweep(bytes, block.start, |i| {
-                    let at = (i.addr - block.start) as usize;
-                    let e = I::effects(&bytes[at..at + usize::from(i.len)], i);
-                    reads = reads.or(RegSet(e.reads.0 & open.0));
-                    open = open.minus(e.reads).minus(e.kills);
-                    open != RegSet::EMPTY
-                });
-                // What is no instruction may do anything.
-                if stopped.is_some() && open != RegSet::EMPTY {
-                    reads = reads.or(open);
-                }
-                (reads, open)
-            })
-            .collect();
-        let mut live = Liveness(vec![RegSet::ALL; blocks.len()]);
+        let of_block = |b: BlockId| {
+            let mut reads = kept_for_pads::<I>(cfg);
+            let mut open = RegSet::ALL;
+            for (_, e) in known.of_block(b) {
+                reads = reads.or(RegSet(e.reads.0 & open.0));
+                open = open.minus(e.reads).minus(e.kills);
+            }
+            (reads, open)
+        };
+        let all = 0..cfg.blocks.len() as BlockId;
+        let blocks: Vec<(RegSet, RegSet)> = all.clone().map(of_block).collect();
+        let ends = all.map(|b| live_at_end::<I>(program, cfg, b)).collect();
+        let mut live = Liveness {
+            entries: vec![RegSet::ALL; blocks.len()],
+            ends,
+        };
+        let mut next = live.entries.clone();
         for _ in 0..ROUNDS {
-            let next: Vec<RegSet> = (0..)
-                .zip(&blocks)
-                .map(|(b, (reads, open))| {
-                    let behind = live.behind::<I>(program, cfg, b);
-                    reads.or(RegSet(behind.0 & open.0))
-                })
-                .collect();
-            if next == live.0 {
+            for ((b, next), (reads, open)) in (0..).zip(&mut next).zip(&blocks) {
+                *next = reads.or(RegSet(live.behind(cfg, b).0 & open.0));
+            }
+            if next == live.entries {
                 break;
             }
-            live.0 = next;
+            std::mem::swap(&mut live.entries, &mut next);
         }
         if I::counter_len(CounterMode::Atomic, I::FLAGS)
             != I::counter_len(CounterMode::Atomic, RegSet::EMPTY)
         {
-            let behind = |b: BlockId, at_entry: &dyn Fn(BlockId) -> RegSet| {
-                live_behind::<I>(program, cfg, b, at_entry)
-            };
-            free_flags(cfg, &blocks, I::FLAGS, &behind, &mut live.0);
+            live.free_flags(cfg, &blocks, I::FLAGS);
         }
         live
     }
 
     fn at_entry(&self, b: BlockId) -> RegSet {
-        self.0.get(b as usize).copied().unwrap_or(RegSet::ALL)
+        self.entries.get(b as usize).copied().unwrap_or(RegSet::ALL)
     }
 
     /// What is live after a block's last instruction.
-    fn behind<I: Isa>(&self, program: &Program<'_>, cfg: &Cfg, b: BlockId) -> RegSet {
-        live_behind::<I>(program, cfg, b, &|s| self.at_entry(s))
+    fn behind(&self, cfg: &Cfg, b: BlockId) -> RegSet {
+        let (live, goes_on) = self.ends[b as usize];
+        let succs = cfg.succs(b).iter().filter(|_| goes_on);
+        succs.fold(live, |live, s| live.or(self.at_entry(*s)))
     }
-}
 
-/// Takes flags away from what is live where blocks begin that no way reads, if that shows within [`FOLLOWED`] blocks.
-/// `blocks`: what each reads, and what it leaves alone. `behind`: what is live after a block's last instruction, by what is
-/// where its successors begin.
-fn free_flags(
-    cfg: &Cfg,
-    blocks: &[(RegSet, RegSet)],
-    flags: RegSet,
-    behind: &dyn Fn(BlockId, &dyn Fn(BlockId) -> RegSet) -> RegSet,
-    live: &mut [RegSet],
-) {
-    let both = |a: RegSet, b: RegSet| RegSet(a.0 & b.0);
-    if !live.iter().any(|live| live.meets(flags)) {
-        return;
-    }
-    let mut read: Vec<RegSet> = vec![RegSet::EMPTY; blocks.len()];
-    loop {
-        let mut changed = false;
-        for b in (0..blocks.len()).rev() {
-            let behind = behind(b as BlockId, &|s| read[s as usize]);
-            let (reads, open) = blocks[b];
-            let now = both(flags, reads.or(both(behind, open)));
-            changed |= now != read[b];
-            read[b] = now;
+    /// Takes flags away from what is live where blocks begin that no way reads, if that shows within [`FOLLOWED`]
+    /// blocks. `blocks`: what each reads, and what it leaves alone.
+    fn free_flags(&mut self, cfg: &Cfg, blocks: &[(RegSet, RegSet)], flags: RegSet) {
+        let both = |a: RegSet, b: RegSet| RegSet(a.0 & b.0);
+        if !self.entries.iter().any(|live| live.meets(flags)) {
+            return;
         }
-        if !changed {
-            break;
-        }
-    }
-    let thought = live.to_vec();
-    for b in 0..blocks.len() {
-        let unread = both(thought[b], flags).minus(read[b]);
-        if unread == RegSet::EMPTY {
-            continue;
-        }
-        let mut seen: Vec<BlockId> = vec![b as BlockId];
-        let mut at = 0;
-        while let Some(next) = seen.get(at)
-            && seen.len() <= FOLLOWED
-        {
-            at += 1;
-            let open = both(blocks[*next as usize].1, unread);
-            for s in cfg.succs(*next) {
-                if thought[*s as usize].meets(open) && !seen.contains(s) {
-                    seen.push(*s);
-                }
+        let mut read: Vec<RegSet> = vec![RegSet::EMPTY; blocks.len()];
+        loop {
+            let mut changed = false;
+            for b in (0..blocks.len()).rev() {
+                let (end, goes_on) = self.ends[b];
+                let succs = cfg.succs(b as BlockId).iter().filter(|_| goes_on);
+                let behind = succs.fold(end, |live, s| live.or(read[*s as usize]));
+                let (reads, open) = blocks[b];
+                let now = both(flags, reads.or(both(behind, open)));
+                changed |= now != read[b];
+                read[b] = now;
+            }
+            if !changed {
+                break;
             }
         }
-        if seen.len() <= FOLLOWED {
-            live[b] = live[b].minus(unread);
+        let thought = self.entries.clone();
+        for b in 0..blocks.len() {
+            let unread = both(thought[b], flags).minus(read[b]);
+            if unread == RegSet::EMPTY {
+                continue;
+            }
+            let mut seen: Vec<BlockId> = vec![b as BlockId];
+            let mut at = 0;
+            while let Some(next) = seen.get(at)
+                && seen.len() <= FOLLOWED
+            {
+                at += 1;
+                let open = both(blocks[*next as usize].1, unread);
+                for s in cfg.succs(*next) {
+                    if thought[*s as usize].meets(open) && !seen.contains(s) {
+                        seen.push(*s);
+                    }
+                }
+            }
+            if seen.len() <= FOLLOWED {
+                self.entries[b] = self.entries[b].minus(unread);
+            }
         }
     }
 }
 
-/// What is live after a block's last instruction, by what is where its successors begin.
-fn live_behind<I: Isa>(
-    program: &Program<'_>,
-    cfg: &Cfg,
-    b: BlockId,
-    at_entry: &dyn Fn(BlockId) -> RegSet,
-) -> RegSet {
-    let on = || {
-        let succs = cfg.succs(b).iter();
-        succs.fold(RegSet::EMPTY, |live, s| live.or(at_entry(*s)))
-    };
+/// What is live after a block's last instruction whatever its successors are, and whether what is live where those
+/// begin is as well.
+fn live_at_end<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId) -> (RegSet, bool) {
     match cfg.blocks[b as usize].term {
         // Without relocations it is not known which parts a compiler split off: they begin with anything.
-        Term::FallBack => RegSet::ALL,
-        Term::JumpOut { .. } if !program.refs.kept => RegSet::ALL,
-        Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => I::LIVE_AT_EXIT,
+        Term::FallBack => (RegSet::ALL, false),
+        Term::JumpOut { .. } if !program.refs.kept => (RegSet::ALL, false),
+        Term::Return | Term::Stop | Term::IndirectOut | Term::JumpOut { .. } => {
+            (I::LIVE_AT_EXIT, false)
+        }
         // Not all targets need be known: control to a missed one continues in the old body, with whatever it needs.
-        Term::Dispatch { .. } => RegSet::ALL,
+        Term::Dispatch { .. } => (RegSet::ALL, false),
         // What is jumped to need not be an entry, where flags mean nothing.
-        Term::CondOut { .. } | Term::ShortCondOut { .. } => on().or(I::LIVE_AT_EXIT).or(I::FLAGS),
-        _ => on(),
+        Term::CondOut { .. } | Term::ShortCondOut { .. } => (I::LIVE_AT_EXIT.or(I::FLAGS), true),
+        _ => (RegSet::EMPTY, true),
     }
 }
 
 /// What is live after a block's last instruction; more than that when it is too far to see.
 fn live_out<I: Isa>(program: &Program<'_>, cfg: &Cfg, b: BlockId, depth: u32) -> RegSet {
-    live_behind::<I>(program, cfg, b, &|s| match depth {
-        0 => RegSet::ALL,
-        _ => live_in::<I>(program, cfg, s, depth - 1),
+    let (live, goes_on) = live_at_end::<I>(program, cfg, b);
+    let succs = cfg.succs(b).iter().filter(|_| goes_on);
+    succs.fold(live, |live, s| {
+        live.or(match depth {
+            0 => RegSet::ALL,
+            _ => live_in::<I>(program, cfg, *s, depth - 1),
+        })
     })
 }
 
@@ -698,14 +809,13 @@ mod tests {
             let mut blocks = vec![(RegSet::EMPTY, FLAG); cfg.blocks.len()];
             blocks[last].0 = last_reads;
             // As rounds from everything live on leave it: what ends in few blocks is known.
-            let mut live = vec![FLAG; cfg.blocks.len()];
-            live[last] = last_reads;
-            let behind = |b: BlockId, at_entry: &dyn Fn(BlockId) -> RegSet| {
-                let succs = cfg.succs(b).iter();
-                succs.fold(RegSet::EMPTY, |live, s| live.or(at_entry(*s)))
+            let mut live = Liveness {
+                entries: vec![FLAG; cfg.blocks.len()],
+                ends: vec![(RegSet::EMPTY, true); cfg.blocks.len()],
             };
-            free_flags(cfg, &blocks, FLAG, &behind, &mut live);
-            live
+            live.entries[last] = last_reads;
+            live.free_flags(cfg, &blocks, FLAG);
+            live.entries
         };
         assert_eq!(free(&graph(&looped), RegSet::EMPTY), [RegSet::EMPTY; 3]);
         assert_eq!(free(&graph(&looped), FLAG), [FLAG; 3]);

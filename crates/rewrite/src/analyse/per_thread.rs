@@ -9,11 +9,13 @@
 //!   so through old entries, which lead to a check in front of the new body (for entries beside the first, to one that
 //!   is elsewhere and continues there). Forked processes come back from calls of known functions, after which is
 //!   another check. A function that leaves by a jump to one of these is one of them itself, where nothing in the file
-//!   points to it, so that all calls of it are seen ([`follow_tail_calls`]);
+//!   points to it, so that all calls of it are seen (`follow_tail_calls`);
 //! * threads have an identity, which a dynamic loader gives them before any code of the program runs.
 //!
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that
 //! count in one file lose nothing.
+
+use std::cell::{Cell, RefCell};
 
 use postlink_isa::{Flow, Forks, Insn, Isa, RegSet};
 use rustc_hash::FxHashMap;
@@ -25,8 +27,12 @@ use crate::discover::{NonlocalExits, Piece, Program, is_program};
 /// Library functions that make threads with their parent's identity, or set the base.
 const UNNOTICED: &[&[u8]] = &[b"clone", b"__clone", b"clone3", b"arch_prctl"];
 
-/// Why a program cannot have per-thread counters: a sentence. `None` if it can, as far as its code shows.
-pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -> Option<String> {
+/// Why a program cannot have per-thread counters: a sentence. `None` if it can, as far as its code shows: then it is
+/// noted which of its functions are called as if they forked themselves (`follow_tail_calls`).
+pub fn obstacle<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &mut NonlocalExits,
+) -> Option<String> {
     if I::PER_THREAD.is_none() {
         return Some(format!(
             "there are no such counters in {} programs",
@@ -45,7 +51,13 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -
     if let Some(name) = program.imported(|name| UNNOTICED.contains(&name)) {
         return Some(format!("it uses the function {}", name.escape_ascii()));
     }
-    let of_function = |f| of_function::<I>(program, nonlocal_exits, f, false);
+    let survey = Survey::new::<I>(program, nonlocal_exits);
+    follow_tail_calls::<I>(program, nonlocal_exits, &survey);
+    let known = &*nonlocal_exits;
+    let of_function = |f: usize| {
+        let suspect = survey.suspects[f] || survey.jumps_of(f).any(|to| known.may_fork(to));
+        suspect.then(|| of_function::<I>(program, known, f, false))?
+    };
     postlink_parallel::find_first(program.functions.len(), of_function).or_else(|| {
         let at = uncovered::uses_segment::<I>(program)?;
         Some(format!(
@@ -54,10 +66,69 @@ pub fn obstacle<I: Isa>(program: &Program<'_>, nonlocal_exits: &NonlocalExits) -
     })
 }
 
+/// What one pass over all code finds out about functions, so that they need not be decoded again and again.
+struct Survey {
+    /// By function: it is looked at instruction by instruction once more, as something in it is an obstacle, or as it
+    /// jumps to what is known to fork.
+    suspects: Vec<bool>,
+    /// Functions, and what they jump to other than their insides, by function.
+    jumps: Vec<(u32, u64)>,
+}
+
+impl Survey {
+    fn new<I: Isa>(program: &Program<'_>, known: &NonlocalExits) -> Survey {
+        // By function: whether it is suspect, and what it jumps to.
+        let of_function = |f: usize| {
+            let jumps: RefCell<Vec<(u32, u64)>> = RefCell::default();
+            let mut suspect = false;
+            for piece in &program.functions[f].pieces {
+                let piece = &program.pieces[*piece as usize];
+                if is_stub(program, piece) {
+                    // Its jumps mean nothing here, so they are not noted.
+                    suspect = true;
+                    continue;
+                }
+                let forks = Cell::new(false);
+                let note = |insn: &Insn| {
+                    if let Some(to) = known.callee(program, insn) {
+                        let inside = piece.start < to && to < piece.end;
+                        jumps
+                            .borrow_mut()
+                            .extend((!inside).then_some((f as u32, to)));
+                    }
+                    forks.set(forks.get() || known.call(program, insn).forks != Forks::Never);
+                    Forks::Never
+                };
+                let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
+                let bytes = bytes.unwrap_or_default();
+                let found = I::per_thread_obstacle(bytes, piece.start, false, note);
+                suspect |= forks.get() || found.is_some();
+            }
+            [(suspect, jumps.into_inner())]
+        };
+        let all = postlink_parallel::flat_map_range(program.functions.len(), of_function);
+        let suspects = all.iter().map(|one| one.0).collect();
+        let jumps = all.into_iter().flat_map(|one| one.1).collect();
+        Survey { suspects, jumps }
+    }
+
+    /// What a function jumps to.
+    fn jumps_of(&self, function: usize) -> impl Iterator<Item = u64> + '_ {
+        let first = self.jumps.partition_point(|j| (j.0 as usize) < function);
+        let own = self.jumps[first..].iter();
+        own.take_while(move |j| j.0 as usize == function)
+            .map(|j| j.1)
+    }
+}
+
 /// Finds functions that leave by a jump to one that forks. In a forked process they return to whoever called them:
 /// calls are followed by checks. Other files may call them, too: there the program's own code is entered anew by an
 /// old entry.
-pub fn follow_tail_calls<I: Isa>(program: &Program<'_>, nonlocal_exits: &mut NonlocalExits) {
+fn follow_tail_calls<I: Isa>(
+    program: &Program<'_>,
+    nonlocal_exits: &mut NonlocalExits,
+    survey: &Survey,
+) {
     // Any number may be a pointer there.
     if program.refs.fixed && !program.refs.kept {
         return;
@@ -69,7 +140,11 @@ pub fn follow_tail_calls<I: Isa>(program: &Program<'_>, nonlocal_exits: &mut Non
             let start = program.start(f);
             let callable = !function.pointed_at && function.entries.is_empty();
             let candidate = callable && function.labels.is_empty() && !known.is_forking(start);
-            (candidate && jumps_to_fork::<I>(program, known, f)).then_some(start)
+            let jumps = || {
+                survey.jumps_of(f).any(|to| known.may_fork(to))
+                    || survey.suspects[f] && jumps_to_fork::<I>(program, known, f)
+            };
+            (candidate && jumps()).then_some(start)
         });
         if found.is_empty() {
             return;

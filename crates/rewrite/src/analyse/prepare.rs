@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::counters::{self, Placement};
 use super::entry::{EntryPatch, SecondaryEntry, entry_patch, secondary_entries};
-use super::unwind::FunctionUnwind;
+use super::unwind::{FunctionUnwind, Rows};
 use crate::cfg::{self, Cfg};
 use crate::discover::{Basis, NonlocalExits, Program, identity, linker_veneers};
 use crate::phases;
@@ -22,6 +22,8 @@ pub struct Scratch {
     pub cfg: cfg::Scratch,
     /// For [`counters::place`].
     pub counters: counters::Scratch,
+    /// What becomes of rows: for who carries a function's over at once, they are kept.
+    pub rows: Rows,
 }
 
 /// A function that can be moved.
@@ -61,7 +63,7 @@ pub fn analyse_for_now<'d, I: Isa>(
         return Err(Pin::Veneer);
     }
     let cfg = cfg::build_for_now::<I>(program, nonlocal_exits, function, &mut scratch.cfg)?;
-    let unwind = FunctionUnwind::read(program, function)?;
+    let unwind = FunctionUnwind::read(program, function, scratch.rows)?;
     let start = program.start(function);
     // Jumps from where tables count from the old code must reach.
     if cfg

@@ -14,10 +14,10 @@
 
 use postlink_elf::elf::SymbolTable;
 use postlink_elf::raw::PF_X;
-use postlink_isa::{Flow, Insn, Isa};
+use postlink_isa::{FixupKind, Flow, Insn, Isa};
 use rustc_hash::FxHashMap;
 
-use crate::discover::{Piece, Program, Range, covered, gaps};
+use crate::discover::{Piece, Pointer, Program, Range, covered, gaps};
 use crate::pin::Pin;
 
 /// More bytes than this no instruction has.
@@ -45,11 +45,23 @@ pub fn uses_segment<I: Isa>(program: &Program<'_>) -> Option<u64> {
     if suspects.is_empty() {
         return None;
     }
+    let gaps: Vec<Range> = if kept {
+        let matter = |r: &Range| {
+            let next = suspects.partition_point(|at| *at < r.0);
+            let has_suspect = suspects.get(next).is_some_and(|at| *at < r.1);
+            (has_suspect || !is_padding::<I>(program, *r)).then_some(*r)
+        };
+        postlink_parallel::filter_map(&gaps, matter)
+    } else {
+        gaps
+    };
     let gap = |at: u64| {
         let i = gaps.partition_point(|r| r.0 <= at).checked_sub(1)?;
         gaps.get(i).copied().filter(|r| at < r.1)
     };
-    let mut roots = postlink_parallel::flat_map(&covered, |r| leads_to::<I>(program, *r, kept));
+    let is_in_gap = |at: &u64| gap(*at).is_some();
+    let mut roots =
+        postlink_parallel::flat_map(&covered, |r| leads_to::<I>(program, *r, kept, &is_in_gap));
     roots.push(program.elf.entry);
     let tags = program.elf.dynamic.iter();
     roots.extend(
@@ -57,8 +69,9 @@ pub fn uses_segment<I: Isa>(program: &Program<'_>) -> Option<u64> {
             .map(|t| t.1),
     );
     if kept {
-        roots.extend(known_by_tables::<I>(program));
+        roots.extend(known_by_tables::<I>(program, &is_in_gap));
     }
+    roots.retain(is_in_gap);
     roots.sort_unstable();
     roots.dedup();
     let mut reached = FxHashMap::default();
@@ -108,6 +121,21 @@ fn of_functions(program: &Program<'_>) -> Vec<Range> {
     merged
 }
 
+/// Whether a range is nothing but nops: what comes there goes on behind it.
+fn is_padding<I: Isa>(program: &Program<'_>, (start, end): Range) -> bool {
+    let bytes = program.elf.bytes_at(start, end - start).unwrap_or_default();
+    let mut nops = 0;
+    I::sweep(bytes, start, |insn| {
+        nops += if insn.traits.nop {
+            u64::from(insn.len)
+        } else {
+            0
+        };
+        insn.traits.nop
+    });
+    nops == end - start
+}
+
 /// All positions of a range where an instruction that uses the segment may begin.
 fn in_range<I: Isa>(program: &Program<'_>, (start, end): Range) -> Vec<u64> {
     let bytes = program.elf.bytes_at(start, end - start).unwrap_or_default();
@@ -115,16 +143,22 @@ fn in_range<I: Isa>(program: &Program<'_>, (start, end): Range) -> Vec<u64> {
     found.map(|at| start + at as u64).collect()
 }
 
-/// Where a covered range leads out of itself: by branches and calls, and with `all` also by addresses that it forms,
-/// and by what follows its end.
-fn leads_to<I: Isa>(program: &Program<'_>, (start, end): Range, all: bool) -> Vec<u64> {
+/// Where a covered range leads out of itself, as far as that matters: by branches and calls, and with `all` also by
+/// addresses that it forms, and by what follows its end.
+fn leads_to<I: Isa>(
+    program: &Program<'_>,
+    (start, end): Range,
+    all: bool,
+    matters: &impl Fn(&u64) -> bool,
+) -> Vec<u64> {
     let bytes = program.elf.bytes_at(start, end - start).unwrap_or_default();
     let mut found = Vec::new();
     let mut goes_on = false;
     let mut from = 0;
     loop {
         let stopped = I::sweep(&bytes[from..], start + from as u64, |insn| {
-            found.extend(target(insn).or_else(|| formed(insn).filter(|_| all)));
+            let to = target(insn).or_else(|| formed(insn).filter(|_| all));
+            found.extend(to.filter(|to| (*to < start || *to >= end) && matters(to)));
             goes_on = !ends(insn);
             true
         });
@@ -136,8 +170,7 @@ fn leads_to<I: Isa>(program: &Program<'_>, (start, end): Range, all: bool) -> Ve
             break;
         }
     }
-    found.extend((all && goes_on).then_some(end));
-    found.retain(|to| !(start..end).contains(to));
+    found.extend((all && goes_on).then_some(end).filter(matters));
     found
 }
 
@@ -166,9 +199,12 @@ fn ends(insn: &Insn) -> bool {
     )
 }
 
-/// What symbols, pointers and absolute operands name.
-fn known_by_tables<I: Isa>(program: &Program<'_>) -> Vec<u64> {
-    let elf = program.elf;
+/// What symbols, pointers and absolute operands name, as far as that matters.
+fn known_by_tables<I: Isa>(
+    program: &Program<'_>,
+    matters: &(impl Fn(&u64) -> bool + Sync),
+) -> Vec<u64> {
+    let (elf, refs) = (program.elf, &program.refs);
     let of_data = |kind: u8| matches!(kind, STT_OBJECT | STT_SECTION | STT_FILE | STT_TLS);
     let mut found = Vec::new();
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
@@ -176,17 +212,20 @@ fn known_by_tables<I: Isa>(program: &Program<'_>) -> Vec<u64> {
         let code = symbols
             .iter()
             .filter(|s| s.section != 0 && !of_data(s.kind));
-        found.extend(code.map(|s| s.value));
+        found.extend(code.map(|s| s.value).filter(matters));
     }
-    found.extend(program.refs.pointers.iter().map(|p| p.target));
-    found.extend(program.refs.formed.iter().map(|f| f.1));
-    let fields = program.refs.absolute_fields.iter();
-    found.extend(fields.filter_map(|(place, kind)| {
+    let pointers = |p: &Pointer| Some(p.target).filter(matters);
+    found.extend(postlink_parallel::filter_map(&refs.pointers, pointers));
+    let formed = |f: &(u64, u64)| Some(f.1).filter(matters);
+    found.extend(postlink_parallel::filter_map(&refs.formed, formed));
+    let field = |(place, kind): &(u64, FixupKind)| {
         let bytes = elf
             .bytes_at(*place, 8)
             .or_else(|| elf.bytes_at(*place, 4))?;
-        I::read_field(*kind, bytes, *place)
-    }));
+        I::read_field(*kind, bytes, *place).filter(matters)
+    };
+    let fields = postlink_parallel::filter_map(&refs.absolute_fields, field);
+    found.extend(fields);
     found
 }
 

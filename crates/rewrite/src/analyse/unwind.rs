@@ -6,13 +6,26 @@ use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 use crate::discover::{Program, lsda_of};
 use crate::pin::Pin;
 
+/// What becomes of a function's rows when its tables are read. They are large, so those of many functions are not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// They are looked at, and made once more when they are carried over.
+    #[default]
+    Checked,
+    /// They are looked at, and kept for that.
+    Kept,
+    /// They were looked at before.
+    Unread,
+}
+
 /// What a function's unwind tables say.
 pub struct FunctionUnwind<'d> {
     /// Index of the CIE that new entries use.
     pub cie: usize,
-    /// By piece of the function: first address, unwind entry. Rows are large, so they are made when they are
-    /// carried over.
+    /// By piece of the function: first address, unwind entry.
     pub pieces: Vec<(u64, u32)>,
+    /// By piece of the function: first address, and what holds from which offset on. Empty if they are not kept.
+    pub rows: Vec<(u64, Vec<(u64, Row<'d>)>)>,
     /// By piece of the function.
     pub lsdas: Vec<Option<Lsda<'d>>>,
     /// All pieces' exception tables in one, if there are any: what new ones are made of.
@@ -25,7 +38,7 @@ pub struct FunctionUnwind<'d> {
 
 impl<'d> FunctionUnwind<'d> {
     /// Reads the tables of a function; `None` if it has none.
-    pub fn read(program: &Program<'d>, function: usize) -> Result<Option<Self>, Pin> {
+    pub fn read(program: &Program<'d>, function: usize, rows: Rows) -> Result<Option<Self>, Pin> {
         let f = &program.functions[function];
         let with = f
             .pieces
@@ -41,6 +54,7 @@ impl<'d> FunctionUnwind<'d> {
         let mut this = FunctionUnwind {
             cie: 0,
             pieces: Vec::new(),
+            rows: Vec::new(),
             lsdas: Vec::new(),
             table: None,
             pad_base: PadBase::Shortest,
@@ -57,15 +71,23 @@ impl<'d> FunctionUnwind<'d> {
                 return Err(Pin::UnwindTable);
             }
             let cie = &program.eh.cies[fde.cie];
-            let (mut is_empty, mut depends) = (true, false);
-            let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
-            rows::visit_bounded(cie, &initial, fde, |_, row| {
-                is_empty = false;
-                depends |= reads_program_counter(row);
-            })
-            .map_err(|_| Pin::UnwindTable)?;
-            if is_empty || depends {
-                return Err(Pin::UnwindTable);
+            if rows == Rows::Kept {
+                let list = rows::rows(cie, fde).map_err(|_| Pin::UnwindTable)?;
+                if list.is_empty() || list.iter().any(|(_, row)| reads_program_counter(row)) {
+                    return Err(Pin::UnwindTable);
+                }
+                this.rows.push((fde.start, list));
+            } else if rows != Rows::Unread {
+                let (mut is_empty, mut depends) = (true, false);
+                let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
+                rows::visit_bounded(cie, &initial, fde, |_, row| {
+                    is_empty = false;
+                    depends |= reads_program_counter(row);
+                })
+                .map_err(|_| Pin::UnwindTable)?;
+                if is_empty || depends {
+                    return Err(Pin::UnwindTable);
+                }
             }
             let lsda = lsda_of(program, *p as usize)?;
             let first = *first_cie.get_or_insert(fde.cie);
@@ -95,20 +117,30 @@ impl<'d> FunctionUnwind<'d> {
         Ok(Some(this))
     }
 
+    /// By piece of the function: first address, and what holds from which offset on.
+    pub fn all_rows(&self, program: &Program<'d>) -> Result<Vec<(u64, Vec<(u64, Row<'d>)>)>, Pin> {
+        let of = |(start, index): &(u64, u32)| {
+            let fde = &program.eh.fdes[*index as usize];
+            let rows = rows::rows(&program.eh.cies[fde.cie], fde).map_err(|_| Pin::UnwindTable)?;
+            Ok((*start, rows))
+        };
+        self.pieces.iter().map(of).collect()
+    }
+
     /// Whether the function's frame is described in the same way at two addresses, each with its piece.
-    pub fn is_alike(&self, program: &Program<'d>, a: (u64, u16), b: (u64, u16)) -> bool {
+    pub fn is_alike(&self, program: &Program<'_>, a: (u64, u16), b: (u64, u16)) -> bool {
         let rows = (self.row(program, a), self.row(program, b));
         matches!(rows, (Some(a), Some(b)) if a == b)
     }
 
     /// Whether the canonical frame address is found in the same way at two addresses, each with its piece. Where saved
     /// registers were is still described behind the instructions that restore them.
-    pub fn has_same_frame(&self, program: &Program<'d>, a: (u64, u16), b: (u64, u16)) -> bool {
+    pub fn has_same_frame(&self, program: &Program<'_>, a: (u64, u16), b: (u64, u16)) -> bool {
         let rows = (self.row(program, a), self.row(program, b));
         matches!(rows, (Some(a), Some(b)) if a.cfa == b.cfa)
     }
 
-    fn row(&self, program: &Program<'d>, (addr, piece): (u64, u16)) -> Option<rows::Row<'d>> {
+    fn row<'p>(&self, program: &Program<'p>, (addr, piece): (u64, u16)) -> Option<rows::Row<'p>> {
         let (start, index) = self.pieces.get(usize::from(piece))?;
         let fde = &program.eh.fdes[*index as usize];
         let rows = rows::rows(&program.eh.cies[fde.cie], fde).ok()?;

@@ -38,6 +38,14 @@ pub struct Scratch {
     targets: Vec<Targets>,
 }
 
+impl Scratch {
+    /// The instructions of the function whose graph was built last, piece by piece, and by piece its first one and one
+    /// past its last.
+    pub fn instructions(&self) -> (&[Insn], &[(usize, usize)]) {
+        (&self.insns, &self.pieces)
+    }
+}
+
 /// Builds a function's control flow, or says why it cannot be.
 pub fn build<I: Isa>(
     program: &Program<'_>,

@@ -145,16 +145,27 @@ impl NonlocalExits {
 
     /// Facts on the callee of a call instruction, or on what a jump leads to.
     pub fn call(&self, program: &Program<'_>, insn: &Insn) -> CallFacts {
-        let target = match insn.flow {
+        self.callee(program, insn)
+            .map_or(self.default, |callee| self.of(callee))
+    }
+
+    /// What a call or jump leads to, if it says so: a function, a stub, or a slot that something else fills.
+    pub fn callee(&self, program: &Program<'_>, insn: &Insn) -> Option<u64> {
+        match insn.flow {
             Flow::Call { target } | Flow::Jump { target } => Some(target),
             // A call through an import slot or a pointer.
             _ => insn
                 .slot()
                 .map(|slot| program.refs.constant_slot(slot).unwrap_or(slot)),
-        };
-        target
-            .and_then(|t| self.known.get(&t))
-            .copied()
-            .unwrap_or(self.default)
+        }
+    }
+
+    /// Whether a call of what is at an address may return in a new process.
+    pub fn may_fork(&self, callee: u64) -> bool {
+        self.of(callee).forks != Forks::Never
+    }
+
+    fn of(&self, callee: u64) -> CallFacts {
+        self.known.get(&callee).copied().unwrap_or(self.default)
     }
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::rewriting::{Answer, Refusal, Rewriting};
 use crate::analyse::{
-    Analysed, CounterMap, EntryPatch, FunctionCounters, Scratch, Target, biased, count_pins,
+    Analysed, CounterMap, EntryPatch, FunctionCounters, Rows, Scratch, Target, biased, count_pins,
     per_thread, prepare, stub_registers,
 };
 use crate::discover::{
@@ -173,8 +173,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         elf.release();
         check_program(&program)?;
         let mut nonlocal_exits = NonlocalExits::new(&program);
-        per_thread::follow_tail_calls::<I>(&program, &mut nonlocal_exits);
-        let counting = Counting::choose::<I>(&program, &nonlocal_exits, options);
+        let counting = Counting::choose::<I>(&program, &mut nonlocal_exits, options);
         let mut instrumented = Instrumented {
             program,
             nonlocal_exits,
@@ -232,7 +231,8 @@ impl<'d, I: Isa> Instrumented<'d, I> {
 
     /// Counters are incremented in another way: all code is made again.
     fn not_per_thread(&mut self, why: String) {
-        self.counting.fall_back(why);
+        let asked = self.options.counters;
+        self.counting.fall_back::<I>(&self.program, asked, why);
         self.options.keep.extend(self.taken_back.drain());
         self.made = None;
     }
@@ -310,12 +310,10 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
     }
 }
 
-/// How counters are incremented, and what it is if that turns out to be impossible.
+/// How counters are incremented.
 struct Counting {
     /// Never [`Counters::Auto`].
     how: Counters,
-    /// Instead of [`Counters::PerThread`].
-    fallback: Counters,
     /// Why counters are not per thread, where that was to be tried.
     not_per_thread: Option<String>,
     /// Why they are not biased, where they would be.
@@ -326,7 +324,7 @@ impl Counting {
     /// By what was asked for, and what the program's code shows.
     fn choose<I: Isa>(
         program: &Program<'_>,
-        nonlocal_exits: &NonlocalExits,
+        nonlocal_exits: &mut NonlocalExits,
         options: &InstrumentOptions,
     ) -> Self {
         let not_per_thread = match options.counters {
@@ -342,38 +340,49 @@ impl Counting {
         };
         let wanted = matches!(options.counters, Counters::Auto | Counters::PerThread);
         let may = wanted && I::PER_THREAD.is_some() && not_per_thread.is_none();
-        // It is asked for even where counters are per thread: they may turn out not to be.
-        let not_biased = match options.counters {
-            Counters::Auto | Counters::PerThread if I::BIASED.is_none() => None,
-            Counters::Auto | Counters::PerThread | Counters::Biased => {
-                biased::obstacle::<I>(program)
-            }
-            Counters::Atomic | Counters::Plain => None,
-        };
-        let fallback = match options.counters {
-            Counters::Plain => Counters::Plain,
-            Counters::Auto | Counters::PerThread | Counters::Biased
-                if I::BIASED.is_some() && not_biased.is_none() =>
-            {
-                Counters::Biased
-            }
-            Counters::Atomic | Counters::PerThread | Counters::Biased => Counters::Atomic,
-            Counters::Auto if can_have_threads(program) => Counters::Atomic,
-            Counters::Auto if I::PER_THREAD.is_some() && can_fork(program) => Counters::Atomic,
-            Counters::Auto => Counters::Plain,
-        };
-        Counting {
-            how: if may { Counters::PerThread } else { fallback },
-            fallback,
+        let mut counting = Counting {
+            how: Counters::PerThread,
             not_per_thread,
-            not_biased: not_biased.filter(|_| !may),
+            not_biased: None,
+        };
+        if !may {
+            counting.not_biased = not_biased::<I>(program, options.counters);
+            let biased = counting.not_biased.is_none();
+            counting.how = otherwise::<I>(program, options.counters, biased);
         }
+        counting
     }
 
-    /// Not per thread, after all.
-    fn fall_back(&mut self, why: String) {
+    /// Not per thread, after all. `asked`: how counters were to be incremented.
+    fn fall_back<I: Isa>(&mut self, program: &Program<'_>, asked: Counters, why: String) {
         self.not_per_thread = Some(why);
-        self.how = self.fallback;
+        let biased = not_biased::<I>(program, asked).is_none();
+        self.how = otherwise::<I>(program, asked, biased);
+    }
+}
+
+/// Why counters are not biased, where they would be. All code is read for that.
+fn not_biased<I: Isa>(program: &Program<'_>, asked: Counters) -> Option<String> {
+    match asked {
+        Counters::Auto | Counters::PerThread if I::BIASED.is_none() => None,
+        Counters::Auto | Counters::PerThread | Counters::Biased => biased::obstacle::<I>(program),
+        Counters::Atomic | Counters::Plain => None,
+    }
+}
+
+/// How counters are incremented where they are not per thread; `biased`: that is possible.
+fn otherwise<I: Isa>(program: &Program<'_>, asked: Counters, biased: bool) -> Counters {
+    match asked {
+        Counters::Plain => Counters::Plain,
+        Counters::Auto | Counters::PerThread | Counters::Biased
+            if I::BIASED.is_some() && biased =>
+        {
+            Counters::Biased
+        }
+        Counters::Atomic | Counters::PerThread | Counters::Biased => Counters::Atomic,
+        Counters::Auto if can_have_threads(program) => Counters::Atomic,
+        Counters::Auto if I::PER_THREAD.is_some() && can_fork(program) => Counters::Atomic,
+        Counters::Auto => Counters::Plain,
     }
 }
 
@@ -404,9 +413,10 @@ fn make_with_counters<I: Isa>(
         let subject = &made.map.subject;
         let len = raw::counters_len(subject.counters, subject.sites);
         match per_thread::staying_obstacle::<I>(program, nonlocal_exits, &moved) {
-            Some(why) => counting.fall_back(why),
+            Some(why) => counting.fall_back::<I>(program, options.counters, why),
             None if len > i32::MAX as u64 => {
-                counting.fall_back("its counters have more than 2 GiB".into());
+                let why = "its counters have more than 2 GiB";
+                counting.fall_back::<I>(program, options.counters, why.into());
             }
             None => break made,
         }
@@ -744,12 +754,14 @@ fn make_all<I: Isa>(
         Option<(Ready, Option<EntryPatch>, Vec<u64>)>,
     );
     phases::expect(program.functions.len());
-    let mut made: Vec<One> = postlink_parallel::map_range_with(
-        program.functions.len(),
-        Scratch::default,
-        |scratch, f| {
+    let scratch = || Scratch {
+        rows: Rows::Kept,
+        ..Scratch::default()
+    };
+    let mut made: Vec<One> =
+        postlink_parallel::map_range_with(program.functions.len(), scratch, |scratch, f| {
             phases::did();
-            let analysed = prepare::analyse::<I>(program, nonlocal_exits, f, scratch);
+            let analysed = prepare::analyse_for_now::<I>(program, nonlocal_exits, f, scratch);
             let mut share = FunctionCounters::of(program, f, &analysed);
             let wanted = options
                 .functions
@@ -761,16 +773,18 @@ fn make_all<I: Isa>(
                     share.pin = Some(Pin::NotProved);
                     None
                 }
-                Ok(a) if wanted => match make::<I>(program, f, &a, mode, options.calls) {
-                    Ok(ready) => {
-                        let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
-                        Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
+                Ok(a) if wanted => {
+                    match make::<I>(program, (f, &a), mode, options.calls, scratch) {
+                        Ok(ready) => {
+                            let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
+                            Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
+                        }
+                        Err(pin) => {
+                            share.pin = Some(pin);
+                            None
+                        }
                     }
-                    Err(pin) => {
-                        share.pin = Some(pin);
-                        None
-                    }
-                },
+                }
                 Ok(_) => {
                     share.pin = Some(Pin::Excluded);
                     None
@@ -778,8 +792,7 @@ fn make_all<I: Isa>(
                 Err(_) => None,
             };
             (share, ready)
-        },
-    );
+        });
     let shares = made.iter().map(|one| one.0).collect();
     let mut patches = Vec::new();
     let mut starts = Vec::new();
@@ -814,15 +827,18 @@ fn counter_mode<I: Isa>(program: &Program<'_>, counting: Counters) -> CounterMod
     }
 }
 
-/// Emits one function with its counters.
+/// Emits one function with its counters. `scratch`: what it was analysed with.
 fn make<'d, I: Isa>(
     program: &Program<'d>,
-    function: usize,
-    a: &Analysed<'d>,
+    (function, a): (usize, &Analysed<'d>),
     mode: CounterMode,
     calls: bool,
+    scratch: &mut Scratch,
 ) -> Result<Ready, Pin> {
-    let mut probes = a.placement.probes::<I>(program, &a.cfg, mode);
+    let Scratch { cfg, counters, .. } = scratch;
+    let mut probes = a
+        .placement
+        .probes::<I>(program, (&a.cfg, cfg), mode, counters);
     if mode == CounterMode::PerThread {
         probes.fork_checks.clone_from(&a.cfg.forks);
         // No control comes from outside where there is no entry.
@@ -871,14 +887,10 @@ fn make<'d, I: Isa>(
             recorder_offsets.push(offset);
         }
     }
-    let mut ready = emit_in_place::<I>(program, function, a, probes)?;
-    // Neither debug information nor translation tables are made of them.
-    ready.code.forget_spans();
-    Ok(Ready {
-        recorders,
-        recorder_offsets,
-        ..ready
-    })
+    // Neither debug information nor translation tables are made of its spans.
+    let mut ready = emit_in_place::<I>(program, function, a, probes, false)?;
+    (ready.recorders, ready.recorder_offsets) = (recorders, recorder_offsets);
+    Ok(ready)
 }
 
 /// Whether the program relies on the instructions of [`CounterMode::AtomicOne`] already. Compilers' helpers

@@ -35,7 +35,8 @@ use crate::link::debug::{
     self, CompressDebug, DebugInfo, DebugReport, How, SplitData, has_debug_info,
 };
 use crate::link::{
-    self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, moving, reusable_space, stress,
+    self, Distances, LinkOptions, Placement, ProbeAddresses, Ready, ReadyFunction, moving,
+    reusable_space, stress,
 };
 use crate::passes::{
     self, Changes, Folding, FoldingReport, Folds, PassOptions, PassReport, Ran, Threaded,
@@ -575,6 +576,7 @@ fn emit_one<'d, I: Isa>(
         aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
         block_alignment: options.align_blocks,
         changes,
+        lends_spans: false,
     };
     let code = emit::emit::<I>(program, cfg, &plan)?;
     let mut unwind = carry(
@@ -601,7 +603,7 @@ fn emit_one<'d, I: Isa>(
             u.numbers = Numbers::Quickest;
         }
     }
-    Ok(Ready {
+    Ok(Box::new(ReadyFunction {
         function: c.function,
         code,
         unwind,
@@ -618,7 +620,7 @@ fn emit_one<'d, I: Isa>(
         counter_base: 0,
         site_base: 0,
         taken_back: false,
-    })
+    }))
 }
 
 /// What a function does before and after. `moved`: what was changed in it, if it moves.

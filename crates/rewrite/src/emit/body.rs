@@ -12,6 +12,7 @@ use std::cell::RefCell;
 
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
 use crate::cfg::{Block, BlockId, Cfg, Fallback, OwnTable, Term, Use};
@@ -41,6 +42,9 @@ pub struct Plan {
     pub block_alignment: u32,
     /// Instructions that other code replaces.
     pub changes: Changes,
+    /// What the code corresponds to is [given up](Emitted::forget_spans) soon, so it is not copied out of the buffer
+    /// that it was put together in.
+    pub lends_spans: bool,
 }
 
 /// A stretch of output that corresponds to a stretch of input.
@@ -134,11 +138,19 @@ pub struct Emitted {
 }
 
 impl Emitted {
-    /// Gives up what the code corresponds to, which takes several times the memory of the code. To be called once
-    /// unwind tables are carried over, where nothing else is made of it.
+    /// Gives up what the code corresponds to, which takes several times the memory of the code, and where the stack
+    /// pointer is. To be called once unwind tables are carried over, where nothing else is made of it.
     pub fn forget_spans(&mut self) {
         for fragment in &mut self.fragments {
-            fragment.spans = Vec::new();
+            fragment.code.stack = Vec::new();
+            let mut spans = std::mem::take(&mut fragment.spans);
+            spans.clear();
+            // If they were lent, the next function has room for its own.
+            BUFFERS.with_borrow_mut(|buffers| {
+                if buffers.fragment.spans.capacity() < spans.capacity() {
+                    buffers.fragment.spans = spans;
+                }
+            });
         }
     }
 }
@@ -182,6 +194,18 @@ struct Unit {
     branch: Option<(u64, u8)>,
 }
 
+/// A branch that may be short, if it reaches its target so.
+#[derive(Clone, Copy)]
+struct ShortBranch {
+    unit: u32,
+    /// Another unit of the fragment, or the same.
+    target: u32,
+    /// Where a conditional branch ends in its unit; a jump ends with it.
+    end: Option<u32>,
+    /// Its condition, if it is not one of the kinds that are always short.
+    cond: Option<Cond>,
+}
+
 /// What a function is put together in, used again for the next one: for lists that grew anew for every function it took
 /// longer to find them memory than to fill them.
 #[derive(Default)]
@@ -222,6 +246,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         program,
         cfg,
         plan,
+        pieces: pieces(program, cfg),
         temp,
         spans,
         units,
@@ -240,6 +265,20 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
     emitted
 }
 
+/// A function's code in the input, by piece: first address and bytes.
+fn pieces<'d>(program: &Program<'d>, cfg: &Cfg) -> SmallVec<[(u64, &'d [u8]); 2]> {
+    let first = cfg.blocks.first().and_then(|b| program.piece_at(b.start));
+    let function = first.map(|piece| &program.functions[piece.function as usize]);
+    let pieces = function.iter().flat_map(|f| &f.pieces);
+    pieces
+        .map(|p| {
+            let piece = &program.pieces[*p as usize];
+            let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
+            (piece.start, bytes.unwrap_or_default())
+        })
+        .collect()
+}
+
 /// The same; `buffer` is what a fragment is put together in.
 fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Result<Emitted, Pin> {
     let (cfg, plan) = (e.cfg, e.plan);
@@ -249,7 +288,13 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
         aligned[*b as usize] = plan.block_alignment > 1;
     }
     let mut unit_of = vec![u32::MAX; n];
-    let mut order: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
+    // Counted edges have units of their own.
+    let edges = plan.probes.edges.len();
+    let room = |blocks: &Vec<BlockId>| match blocks.len() {
+        0 => Vec::new(),
+        blocks => Vec::with_capacity(blocks + edges),
+    };
+    let mut order = plan.fragments.each_ref().map(room);
     for (fragment, blocks) in plan.fragments.iter().enumerate() {
         for b in blocks {
             unit_of[*b as usize] = e.units.len() as u32;
@@ -265,9 +310,9 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
                 if fragment != 0 || !e.units.is_empty() {
                     return Err(Pin::FallsOffItsEnd);
                 }
-                let mut check: Code<Target> = Code::default();
-                I::put_entry_check(&mut check, save, Target::Ready, Target::Enter);
-                unit.check = Some((save, check.bytes.len() as u32));
+                clear(&mut buffer.code);
+                I::put_entry_check(&mut buffer.code, save, Target::Ready, Target::Enter);
+                unit.check = Some((save, buffer.code.bytes.len() as u32));
             }
             e.units.push(unit);
         }
@@ -341,6 +386,8 @@ struct Emitter<'a, 'd, I> {
     program: &'a Program<'d>,
     cfg: &'a Cfg,
     plan: &'a Plan,
+    /// By piece: its first address and its code.
+    pieces: SmallVec<[(u64, &'d [u8]); 2]>,
     /// Bodies and counters, one after the other.
     temp: Code<Target>,
     spans: Vec<Span>,
@@ -350,7 +397,13 @@ struct Emitter<'a, 'd, I> {
     _isa: std::marker::PhantomData<I>,
 }
 
-impl<I: Isa> Emitter<'_, '_, I> {
+impl<'d, I: Isa> Emitter<'_, 'd, I> {
+    /// The input's bytes between two addresses of a piece.
+    fn input(&self, piece: u16, from: u64, to: u64) -> Option<&'d [u8]> {
+        let (start, code) = *self.pieces.get(usize::from(piece))?;
+        code.get(from.checked_sub(start)? as usize..to.checked_sub(start)? as usize)
+    }
+
     /// Copies a block without its terminator, with its counter and recorders.
     fn body(&mut self, b: BlockId, fragment: u8) -> Result<Unit, Pin> {
         let block = self.cfg.blocks[b as usize];
@@ -363,8 +416,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         } else {
             block.term_at
         };
-        let sites = self.cfg.sites.iter().filter(|s| s.block == b);
-        let mut stops: Vec<(u64, Stop)> = sites
+        // Both lists ascend by block.
+        let sites = &self.cfg.sites[self.cfg.sites.partition_point(|s| s.block < b)..];
+        let forks = &self.plan.probes.fork_checks;
+        let forks = &forks[forks.partition_point(|c| c.0 < b)..];
+        let mut stops: SmallVec<[(u64, Stop); 4]> = sites
+            .iter()
+            .take_while(|s| s.block == b)
             .filter_map(|s| {
                 self.plan.probes.sites.get(&s.at).map(|n| {
                     (
@@ -381,7 +439,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
         if let Some(n) = node {
             stops.push((n.at, Stop::Counter(n)));
         }
-        let forks = self.plan.probes.fork_checks.iter().filter(|c| c.0 == b);
+        let forks = forks.iter().take_while(|c| c.0 == b);
         stops.extend(forks.map(|c| (c.1, Stop::Fork)));
         let changes = self.plan.changes.of(b);
         stops.extend(changes.iter().map(|c| (c.at, Stop::Change(c))));
@@ -403,7 +461,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             if at < from {
                 return Err(Pin::Uncountable);
             }
-            self.copy(from, at, body, block.piece)?;
+            self.copy(b, from, at, body)?;
             from = at;
             let out = self.temp.bytes.len() as u32 - body;
             match stop {
@@ -464,7 +522,7 @@ impl<I: Isa> Emitter<'_, '_, I> {
             let moves = moves_in(&self.temp, body + out, body + out + len);
             self.spans.extend(span.parts(moves));
         }
-        self.copy(from, end.max(from), body, block.piece)?;
+        self.copy(b, from, end.max(from), body)?;
         let state = if block.term_at < block.end {
             block.term_at
         } else {
@@ -518,8 +576,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
 
     /// The address whose unwind state holds after a block: that of the next instruction, if it is in the same piece.
     fn state_behind(&self, block: &Block) -> u64 {
-        let f = self.program.piece_at(block.start).map_or(0, |p| p.end);
-        if block.end < f {
+        let (start, code) = self.pieces[usize::from(block.piece)];
+        if block.end < start + code.len() as u64 {
             block.end
         } else {
             block.start
@@ -552,23 +610,13 @@ impl<I: Isa> Emitter<'_, '_, I> {
         self.plan.probes.mode.unwrap_or(CounterMode::Plain)
     }
 
-    fn copy(&mut self, from: u64, to: u64, body: u32, piece: u16) -> Result<(), Pin> {
+    /// Appends a part of a block as it is; `body`: where the unit begins that it is for.
+    fn copy(&mut self, block: BlockId, from: u64, to: u64, body: u32) -> Result<(), Pin> {
         if from >= to {
             return Ok(());
         }
-        let bytes = self
-            .program
-            .elf
-            .bytes_at(from, to - from)
-            .ok_or(Pin::NotInstructions)?;
-        let fields = &self.cfg.fields;
-        // Fields are ascending within a piece but pieces may be in any order: search in this block's part only.
-        let block = self
-            .cfg
-            .blocks
-            .partition_point(|b| (b.piece, b.start) <= (piece, from))
-            - 1;
-        let range = self.cfg.field_index[block] as usize..self.cfg.field_index[block + 1] as usize;
+        let piece = self.cfg.blocks[block as usize].piece;
+        let bytes = self.input(piece, from, to).ok_or(Pin::NotInstructions)?;
         // Where the stretch begins that is copied as it is.
         let mut stretch = from;
         let (temp, spans) = (&mut self.temp, &mut self.spans);
@@ -585,8 +633,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 });
             }
         };
-        for f in fields[range].iter().filter(|f| f.at >= from && f.at < to) {
-            let label = self.cfg.label_at(f.target);
+        let fields = self.cfg.fields(block).iter();
+        for f in fields.filter(|f| f.at >= from && f.at < to) {
             let target = match f.role {
                 Use::Call => Target::Code(f.target),
                 Use::Address
@@ -598,10 +646,9 @@ impl<I: Isa> Emitter<'_, '_, I> {
                 Use::Address | Use::Memory => Target::Same(f.target),
             };
             // A label of the function's own tables.
-            let target = match label {
-                Some(b) if f.role == Use::Address && self.program.refs.kept => Target::Block(b),
-                _ => target,
-            };
+            let may_be_label = f.role == Use::Address && self.program.refs.kept;
+            let label = may_be_label.then(|| self.cfg.label_at(f.target)).flatten();
+            let target = label.map_or(target, Target::Block);
             // What reaches only nearby is encoded so that it reaches everything.
             let rest = &bytes[(f.at - from) as usize..];
             if matches!(f.kind, FixupKind::Adr | FixupKind::Imm19)
@@ -642,7 +689,8 @@ impl<I: Isa> Emitter<'_, '_, I> {
         order: &mut [Vec<u32>; 2],
     ) -> Result<(), Pin> {
         let block = self.cfg.blocks[b as usize];
-        let succs = self.cfg.succs(b).to_vec();
+        let cfg = self.cfg;
+        let succs = cfg.succs(b);
         let u = unit_of[b as usize] as usize;
         let unit_dest = |s: BlockId| -> Result<Dest, Pin> {
             match unit_of[s as usize] {
@@ -914,78 +962,92 @@ impl<I: Isa> Emitter<'_, '_, I> {
 
     /// Places units, lengthening branches until all reach.
     fn relax(&mut self, order: &[Vec<u32>; 2]) {
-        // Branches that leave the fragment are long from the start.
-        for i in 0..self.units.len() {
-            let fragment = self.units[i].fragment;
-            let far = |d: Dest, units: &[Unit]| match d {
-                Dest::Unit(t) => units[t as usize].fragment != fragment,
-                Dest::Out(_) => true,
-            };
-            if let Some((_, d, _)) = self.units[i].cond
-                && far(d, &self.units)
-                && let Some(c) = &mut self.units[i].cond
-            {
-                c.2 = Reach::Long;
-            }
-            if let Some((d, _)) = self.units[i].jump
-                && far(d, &self.units)
-                && let Some(j) = &mut self.units[i].jump
-            {
-                j.1 = Reach::Long;
-            }
-        }
+        let mut short = self.short_branches();
+        let mut grown: Vec<ShortBranch> = Vec::new();
+        // Units are large, and gone through several times: what changes is beside them.
+        let mut lens: Vec<u32> = self.units.iter().map(|u| self.unit_len(u)).collect();
+        let mut places = vec![(0u32, 0u32); self.units.len()];
         loop {
             for units in order {
                 let mut at = 0u32;
                 for u in units {
-                    let unit = &mut self.units[*u as usize];
+                    let unit = &self.units[*u as usize];
                     at += unit.check.map_or(0, |c| c.1);
-                    unit.pad = at.next_multiple_of(unit.align) - at;
-                    at += unit.pad;
-                    unit.offset = at;
-                    at += self.unit_len(&self.units[*u as usize]);
+                    let pad = at.next_multiple_of(unit.align) - at;
+                    at += pad;
+                    places[*u as usize] = (at, pad);
+                    at += lens[*u as usize];
                 }
             }
-            let mut grown = false;
-            for i in 0..self.units.len() {
-                let u = &self.units[i];
-                let mut at = u.offset + u.body.1 - u.body.0;
-                let (mut grow_cond, mut grow_jump) = (false, false);
-                if let Some((k, d, r)) = u.cond {
-                    at += self.cond_len(k, r);
-                    if r == Reach::Short
-                        && let Dest::Unit(t) = d
-                    {
-                        let cond = match k {
-                            CondKind::Cond(cond) => Some(cond),
-                            CondKind::Short { .. } => None,
-                        };
-                        grow_cond = !I::reaches_short(
-                            cond,
-                            i64::from(self.units[t as usize].offset) - i64::from(at),
-                        );
-                    }
+            short.retain(|branch| {
+                let (start, _) = places[branch.unit as usize];
+                let end = start + branch.end.unwrap_or(lens[branch.unit as usize]);
+                let (target, _) = places[branch.target as usize];
+                let reaches = I::reaches_short(branch.cond, i64::from(target) - i64::from(end));
+                if !reaches {
+                    grown.push(*branch);
                 }
-                at += u.mid.map_or(0, |m| m.1 - m.0);
-                if let Some((Dest::Unit(t), Reach::Short)) = u.jump {
-                    at += I::jump_len(Reach::Short) as u32;
-                    grow_jump = !I::reaches_short(
-                        None,
-                        i64::from(self.units[t as usize].offset) - i64::from(at),
-                    );
-                }
-                if grow_cond && let Some(c) = &mut self.units[i].cond {
-                    c.2 = Reach::Long;
-                }
-                if grow_jump && let Some(j) = &mut self.units[i].jump {
-                    j.1 = Reach::Long;
-                }
-                grown |= grow_cond || grow_jump;
-            }
-            if !grown {
+                reaches
+            });
+            if grown.is_empty() {
                 break;
             }
+            for branch in grown.drain(..) {
+                let unit = &mut self.units[branch.unit as usize];
+                match (branch.end, &mut unit.cond, &mut unit.jump) {
+                    (Some(_), Some(cond), _) => cond.2 = Reach::Long,
+                    (None, _, Some(jump)) => jump.1 = Reach::Long,
+                    _ => {}
+                }
+                lens[branch.unit as usize] = self.unit_len(&self.units[branch.unit as usize]);
+            }
         }
+        for (unit, place) in self.units.iter_mut().zip(places) {
+            (unit.offset, unit.pad) = place;
+        }
+    }
+
+    /// Branches that may be short, as they stay in their fragment. Those that leave it are long from the start.
+    fn short_branches(&mut self) -> Vec<ShortBranch> {
+        let mut short = Vec::with_capacity(self.units.len());
+        for i in 0..self.units.len() {
+            let unit = &self.units[i];
+            let near = |d: Dest| match d {
+                Dest::Unit(t) if self.units[t as usize].fragment == unit.fragment => Some(t),
+                Dest::Unit(_) | Dest::Out(_) => None,
+            };
+            let cond = unit.cond.map(|(kind, d, _)| (kind, near(d)));
+            let jump = unit.jump.map(|(d, _)| near(d));
+            if let Some((kind, Some(target))) = cond {
+                let end = unit.body.1 - unit.body.0 + self.cond_len(kind, Reach::Short);
+                let cond = match kind {
+                    CondKind::Cond(cond) => Some(cond),
+                    CondKind::Short { .. } => None,
+                };
+                short.push(ShortBranch {
+                    unit: i as u32,
+                    target,
+                    end: Some(end),
+                    cond,
+                });
+            }
+            if let Some(Some(target)) = jump {
+                short.push(ShortBranch {
+                    unit: i as u32,
+                    target,
+                    end: None,
+                    cond: None,
+                });
+            }
+            let unit = &mut self.units[i];
+            if let (Some((_, None)), Some(cond)) = (cond, &mut unit.cond) {
+                cond.2 = Reach::Long;
+            }
+            if let (Some(None), Some(jump)) = (jump, &mut unit.jump) {
+                jump.1 = Reach::Long;
+            }
+        }
+        short
     }
 
     /// Puts a fragment together, in a buffer.
@@ -1081,7 +1143,15 @@ impl<I: Isa> Emitter<'_, '_, I> {
             return Err(Pin::OutOfReach);
         }
         // All functions' code is in memory at once: it has no room to grow.
-        Ok(out.clone())
+        let spans = if self.plan.lends_spans {
+            std::mem::take(&mut out.spans)
+        } else {
+            out.spans.clone()
+        };
+        Ok(Fragment {
+            code: out.code.clone(),
+            spans,
+        })
     }
 
     fn append(&self, out: &mut Code<Target>, bytes: (u32, u32), fixups: (u32, u32)) {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use postlink_elf::FormatError;
 use postlink_elf::unwind::eh_frame::Cie;
 use postlink_elf::unwind::lsda::Numbers;
-use postlink_elf::unwind::rows::{self, Row};
+use postlink_elf::unwind::rows::{self, RegRule, Row};
 use postlink_isa::{Counters, RegSet};
 use smallvec::SmallVec;
 
@@ -65,12 +65,13 @@ impl<'d> FunctionUnwind<'d> {
                 numbers: Numbers::Shortest,
             });
         }
-        let mut pieces: Vec<(u64, Vec<(u64, Row<'d>)>)> = Vec::new();
-        for (start, index) in &self.pieces {
-            let fde = &program.eh.fdes[*index as usize];
-            let rows = rows::rows(&program.eh.cies[fde.cie], fde).map_err(|_| Pin::UnwindTable)?;
-            pieces.push((*start, rows));
-        }
+        let made;
+        let pieces = if self.rows.is_empty() {
+            made = self.all_rows(program)?;
+            &made
+        } else {
+            &self.rows
+        };
         // Only what control takes to a landing pad has its pushed arguments taken off. Elsewhere their size
         // may be anything, so it is not changed: the unwinder runs all instructions up to a place,
         // so fewer of them are quicker.
@@ -78,7 +79,7 @@ impl<'d> FunctionUnwind<'d> {
             .iter()
             .any(|(_, rows)| rows.iter().any(|(_, row)| row.args_size != 0));
         let settled = if pushes {
-            self.settled(&pieces, fragment)?
+            self.settled(pieces, fragment)?
         } else {
             Vec::new()
         };
@@ -89,7 +90,7 @@ impl<'d> FunctionUnwind<'d> {
             add(&mut list, *at, row, span);
         }
         if !pushes {
-            each_row(&pieces, fragment, |at, row, span, _| {
+            each_row(pieces, fragment, |at, row, span, _| {
                 add(&mut list, at, row, span);
             })?;
         }
@@ -304,11 +305,12 @@ fn add<'a, 'd>(
     if list.last().is_some_and(|l| l.0 == at) {
         list.pop();
     }
-    let state = |row: &'a Row<'d>, span: &Span| (row, span.down, span.saved, span.link);
-    if list
-        .last()
-        .is_none_or(|l| state(l.1, l.2) != state(row, span))
-    {
+    let state = |span: &Span| (span.down, span.saved, span.link);
+    let repeats = |last: &(u64, &'a Row<'d>, &'a Span)| {
+        // Most stretches are in the row of the one before.
+        state(last.2) == state(span) && (std::ptr::eq(last.1, row) || last.1 == row)
+    };
+    if !list.last().is_some_and(repeats) {
         list.push((at, row, span));
     }
 }
@@ -351,12 +353,24 @@ fn with_lowered<'d>(
         .map(|((at, row, _), lowered)| {
             (
                 *at,
-                lowered.as_ref().map_or_else(|| row.shared(), |l| l.row()),
+                lowered.as_ref().map_or_else(|| shared(row), |l| l.row()),
             )
         })
         .collect();
     let all: Vec<(u64, &Row<'_>)> = all.iter().map(|(at, row)| (*at, row)).collect();
-    rows::encode(cie, &initial.shared(), &all)
+    rows::encode(cie, &shared(initial), &all)
+}
+
+/// The same row, to stand beside rows with bytes from elsewhere: its list has one lifetime, but a slice of it has the
+/// shorter one as well.
+fn shared<'s>(row: &'s Row<'_>) -> Row<'s> {
+    let registers: &[(u16, RegRule<'s>)] = &row.registers;
+    Row {
+        cfa: row.cfa,
+        registers: SmallVec::from_slice(registers),
+        args_size: row.args_size,
+        ra_signed: row.ra_signed,
+    }
 }
 
 /// Unwind information for both fragments.

@@ -14,7 +14,7 @@ use super::show::{Names, kind_of, line, program_of, reason};
 use crate::analyse::{EntryPatch, Scratch, Target, prepare};
 use crate::discover::{NonlocalExits, Program};
 use crate::emit::{Plan, Stack, carry, emit as emit_function};
-use crate::link::{self, LinkOptions, ProbeAddresses, Ready};
+use crate::link::{self, LinkOptions, ProbeAddresses, Ready, ReadyFunction};
 use crate::pin::Pin;
 
 /// Moves all functions that can be moved, in the opposite order.
@@ -107,7 +107,7 @@ fn make<'d, I: Isa>(
     }
     let code = emit_function::<I>(program, &a.cfg, &plan)?;
     let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code, Stack::of::<I>())?;
-    let ready = Ready {
+    let ready = Box::new(ReadyFunction {
         function: function as u32,
         code,
         unwind,
@@ -124,7 +124,7 @@ fn make<'d, I: Isa>(
         counter_base: 0,
         site_base: 0,
         taken_back: false,
-    };
+    });
     Ok((ready, a.entry_patch))
 }
 

@@ -36,7 +36,7 @@ mod veneers;
 
 pub use distances::Distances;
 pub use place::{LinkOptions, Placement, ProbeAddresses, alignment, place};
-pub use ready::{Ready, addresses, emit_in_place, moving, places};
+pub use ready::{Ready, ReadyFunction, addresses, emit_in_place, moving, places};
 pub use reuse::reusable_space;
 pub use routines::{CALLED, RoutineAt, RoutineCie, frames_of};
 pub use startup::{Hook, ask_for_huge_pages, hook};

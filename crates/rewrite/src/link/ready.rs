@@ -9,8 +9,12 @@ use crate::discover::Program;
 use crate::emit::{self, Emitted, FragmentUnwind, Plan, Stack, carry};
 use crate::pin::Pin;
 
-/// A function ready to be placed.
-pub struct Ready {
+/// A function ready to be placed. There are many, and lists of them are made of lists: so they are not moved
+/// themselves.
+pub type Ready = Box<ReadyFunction>;
+
+/// The same.
+pub struct ReadyFunction {
     /// Index of the function.
     pub function: u32,
     /// Its code.
@@ -75,13 +79,15 @@ pub struct Split {
 }
 
 /// A function with probes, its blocks in the order of the input. The parts that the compiler split off stay apart.
+/// `keeps_spans`: whether something is made of what its code corresponds to, beside unwind tables.
 pub fn emit_in_place<'d, I: Isa>(
     program: &Program<'d>,
     function: usize,
     a: &Analysed<'d>,
     probes: Probes,
+    keeps_spans: bool,
 ) -> Result<Ready, Pin> {
-    let mut fragments: [Vec<u32>; 2] = Default::default();
+    let mut fragments = [Vec::with_capacity(a.cfg.blocks.len()), Vec::new()];
     let one = a.unwind.as_ref().is_some_and(FunctionUnwind::one_fragment);
     for (b, block) in a.cfg.blocks.iter().enumerate() {
         fragments[usize::from(block.piece > 0 && !one)].push(b as u32);
@@ -91,11 +97,15 @@ pub fn emit_in_place<'d, I: Isa>(
         probes,
         move_addresses: false,
         drop_padding: false,
+        lends_spans: !keeps_spans,
         ..Plan::default()
     };
-    let code = emit::emit::<I>(program, &a.cfg, &plan)?;
+    let mut code = emit::emit::<I>(program, &a.cfg, &plan)?;
     let unwind = carry(program, &a.cfg, a.unwind.as_ref(), &code, Stack::of::<I>())?;
-    Ok(Ready {
+    if !keeps_spans {
+        code.forget_spans();
+    }
+    Ok(Box::new(ReadyFunction {
         function: function as u32,
         code,
         unwind,
@@ -112,5 +122,5 @@ pub fn emit_in_place<'d, I: Isa>(
         counter_base: 0,
         site_base: 0,
         taken_back: false,
-    })
+    }))
 }

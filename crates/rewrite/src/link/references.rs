@@ -63,16 +63,23 @@ impl Placement {
         let second = moving(ready).flat_map(|(_, r)| &r.secondary_entries);
         let second = second.map(|s| s.patch);
         let folded = self.folded.iter().filter_map(|(f, _)| f.patch);
-        let all = entry_patches.iter().copied().chain(second).chain(folded);
-        for EntryPatch { entry: from, at } in all {
+        let all: Vec<EntryPatch> = entry_patches
+            .iter()
+            .copied()
+            .chain(second)
+            .chain(folded)
+            .collect();
+        let made = postlink_parallel::filter_map(&all, |EntryPatch { entry, at }| {
             let known = [&self.external_entries, &self.entries, &self.folded_entries];
-            let Some(new) = known.into_iter().find_map(|list| list.get(&from)) else {
-                continue;
-            };
+            let new = known.into_iter().find_map(|list| list.get(entry))?;
             let mut code: Code<OutputAddr> = Code::default();
-            jump_at_entry::<I>(program, &mut code, from.get(), at.get(), *new);
-            fill::<I>(program, &mut code, at.kept(), from)?;
-            writer.patch(at, &code.bytes)?;
+            jump_at_entry::<I>(program, &mut code, entry.get(), at.get(), *new);
+            let filled = fill::<I>(program, &mut code, at.kept(), *entry);
+            Some(filled.map(|()| (*at, code.bytes)))
+        });
+        for jump in made {
+            let (at, bytes) = jump?;
+            writer.patch(at, &bytes)?;
         }
         Ok(())
     }

@@ -10,7 +10,8 @@ use postlink_elf::OutputAddr;
 use postlink_elf::unwind::eh_frame::{Cie, EhFrame, NewFde};
 use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 use postlink_isa::Counters;
-use postlink_isa::frames::{FrameEntry, Frames, SavedIn, frames};
+use postlink_isa::frames::{Frame, FrameEntry, Frames, SavedIn, frames};
+use rustc_hash::FxHashMap;
 
 use super::ready::Ready;
 use crate::error::Error;
@@ -35,13 +36,69 @@ pub fn frames_of<I: Counters>(code: &[u8], entries: &[FrameEntry]) -> Result<Fra
     frames::<I>(code, entries, &[]).map_err(|e| Error::internal(format!("a routine's rows: {e}")))
 }
 
-/// The rows of a function's recorders.
-pub(super) fn frames_of_recorders<I: Counters>(ready: &Ready) -> Result<Frames, Error> {
-    let offsets = ready.recorder_offsets.iter().filter(|at| **at != u32::MAX);
-    let entries: Vec<FrameEntry> = offsets.map(|at| FrameEntry { at: *at, ..CALLED }).collect();
-    let open: Vec<u32> = ready.recorders.fixups.iter().map(|f| f.at).collect();
-    frames::<I>(&ready.recorders.bytes, &entries, &open)
-        .map_err(|e| Error::internal(format!("a recorder's rows: {e}")))
+/// Rows of recorders by what they depend on: which of a recorder's fields are open, and its bytes. Most are alike but
+/// for the registers and distances of the call that they are for.
+#[derive(Default)]
+pub(super) struct KnownRecorders {
+    known: FxHashMap<Vec<u8>, Frames>,
+    key: Vec<u8>,
+}
+
+impl KnownRecorders {
+    /// The rows of a function's recorders. None of them leads to another.
+    pub fn frames_of<I: Counters>(&mut self, ready: &Ready) -> Result<Frames, Error> {
+        let recorders = &ready.recorders;
+        let starts = ready.recorder_offsets.iter().copied();
+        let starts: Vec<u32> = starts.filter(|at| *at != u32::MAX).collect();
+        let mut all = Frames::default();
+        for (n, start) in starts.iter().enumerate() {
+            let end = starts.get(n + 1).copied();
+            let end = end.unwrap_or(recorders.bytes.len() as u32);
+            let code = recorders.bytes.get(*start as usize..end as usize);
+            let first = recorders.fixups.partition_point(|f| f.at < *start);
+            let fixups = recorders.fixups[first..].iter();
+            let open = fixups.map(|f| f.at).take_while(|at| *at < end);
+            let frames = self.of::<I>(code.unwrap_or_default(), open.map(|at| at - start))?;
+            for frame in &frames.list {
+                let is_new = |last: &Frame| {
+                    (last.cfa, &last.saved, last.outermost)
+                        != (frame.cfa, &frame.saved, frame.outermost)
+                };
+                if all.list.last().is_none_or(is_new) {
+                    let at = start + frame.at;
+                    all.list.push(Frame {
+                        at,
+                        ..frame.clone()
+                    });
+                }
+            }
+            all.end = start + frames.end;
+        }
+        Ok(all)
+    }
+
+    /// The rows of one recorder.
+    fn of<I: Counters>(
+        &mut self,
+        code: &[u8],
+        open: impl Iterator<Item = u32> + Clone,
+    ) -> Result<&Frames, Error> {
+        self.key.clear();
+        for at in open.clone() {
+            self.key.extend_from_slice(&at.to_le_bytes());
+        }
+        // No field is there: nothing else looks like it.
+        self.key.extend_from_slice(&u32::MAX.to_le_bytes());
+        self.key.extend_from_slice(code);
+        if !self.known.contains_key(&self.key) {
+            let open: Vec<u32> = open.collect();
+            let frames = frames::<I>(code, &[CALLED], &open)
+                .map_err(|e| Error::internal(format!("a recorder's rows: {e}")))?;
+            self.known.insert(self.key.clone(), frames);
+        }
+        let known = self.known.get(&self.key);
+        known.ok_or_else(|| Error::internal("a recorder's rows are not there"))
+    }
 }
 
 /// The common entry of such code.

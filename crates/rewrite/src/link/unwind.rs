@@ -12,8 +12,8 @@ use rustc_hash::FxHashMap;
 
 use super::place::Placement;
 use super::ready::Ready;
-use super::routines::{RoutineAt, RoutineCie, frames_of_recorders};
-use crate::analyse::FunctionUnwind;
+use super::routines::{KnownRecorders, RoutineAt, RoutineCie};
+use crate::analyse::{FunctionUnwind, Rows};
 use crate::discover::Program;
 use crate::emit::FragmentUnwind;
 use crate::error::Error;
@@ -69,19 +69,19 @@ impl Placement {
         // Those of functions that were taken back come last: there is space for them, and nothing else.
         let moves = |part: &&(usize, &Part<'_>)| !ready[part.1.position].taken_back;
         let (moving, empty): (Vec<_>, Vec<_>) = parts.iter().enumerate().partition(|p| moves(&p));
-        let entry = |(p, part): (usize, &Part<'_>)| NewFde {
+        let entry = |(p, part): &(usize, &Part<'_>)| NewFde {
             cie: part.info.cie,
             start: part.start.get(),
             len: part.len,
-            lsda: tables.get(&p).map(|at| at.get()),
+            lsda: tables.get(p).map(|at| at.get()),
             instructions: part.info.instructions.clone(),
         };
         let cie = RoutineCie::of::<I>(&program.eh)?;
         let (added, empty_recorders) = self.added_entries::<I>(ready, routines, &cie)?;
-        let mut new: Vec<NewFde> = moving.into_iter().map(entry).collect();
+        let mut new: Vec<NewFde> = postlink_parallel::map(&moving, entry);
         new.extend(added);
         let moving = new.len();
-        new.extend(empty.into_iter().map(entry));
+        new.extend(empty.iter().map(entry));
         new.extend(empty_recorders);
         let with_own = cie.added_to(&program.eh).filter(|_| {
             let mut used = new.iter();
@@ -189,7 +189,9 @@ impl Placement {
         at: OutputAddr,
     ) -> Result<Vec<u8>, Error> {
         let function = ready[part.position].function as usize;
-        let unwind = FunctionUnwind::read(program, function).ok().flatten();
+        let unwind = FunctionUnwind::read(program, function, Rows::Unread)
+            .ok()
+            .flatten();
         let Some((table, pad_base)) = unwind.as_ref().and_then(|u| u.table()) else {
             return Ok(Vec::new());
         };
@@ -221,8 +223,8 @@ impl Placement {
         let with: Vec<usize> = (0..ready.len())
             .filter(|i| !ready[*i].recorders.bytes.is_empty())
             .collect();
-        let entries = postlink_parallel::map(&with, |i| {
-            let frames = frames_of_recorders::<I>(&ready[*i])?;
+        let entries = postlink_parallel::map_with(&with, KnownRecorders::default, |known, i| {
+            let frames = known.frames_of::<I>(&ready[*i])?;
             let len = ready[*i].recorders.bytes.len() as u64;
             cie.entry::<I>(self.recorder_at[*i], len, &frames)
         });
@@ -271,21 +273,19 @@ impl Placement {
         let new = new.get(..moving).unwrap_or(new);
         let (frame_len, hdr_len) = eh_frame::merged_sizes(old, new);
         let mut hdr_bytes = vec![0; hdr_len as usize];
-        let mut frame_bytes = vec![0; frame_len as usize];
+        let place = writer.contents(frame.id).get_mut(..frame_len as usize);
         eh_frame::write_merged(
             old,
             new,
             frame.addr.get(),
-            &mut frame_bytes,
+            place.unwrap_or_default(),
             hdr.map_or(frame.addr, |hdr| hdr.addr).get(),
             &mut hdr_bytes,
         )?;
         hdr_bytes.resize(hdr_size as usize, 0);
-        frame_bytes.resize(frame_size as usize, 0);
         if let Some(hdr) = hdr {
             writer.contents(hdr.id).copy_from_slice(&hdr_bytes);
         }
-        writer.contents(frame.id).copy_from_slice(&frame_bytes);
         writer.replace_unwind(frame.id, hdr.map(|hdr| hdr.id));
         let _ = self.frames.1.set(frame.addr); // The first time.
         Ok(())

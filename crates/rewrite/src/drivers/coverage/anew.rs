@@ -337,7 +337,7 @@ fn make<'d, I: Covers>(
         };
         probes.nodes.insert(b, node);
     }
-    let ready = emit_in_place::<I>(program, function, a, probes)?;
+    let ready = emit_in_place::<I>(program, function, a, probes, true)?;
     // A block in another piece has an offset that wraps.
     let offset = |b: BlockId| a.cfg.blocks[b as usize].start.wrapping_sub(start) as u32;
     let successors = (0..a.cfg.blocks.len() as u32).map(|b| a.cfg.succs(b));
