@@ -537,8 +537,10 @@ fn compare_transcripts(before: &Path, after: &Path, folder: &Path) -> Result<Str
     Ok(out)
 }
 
-/// Medians: seconds by the clock, seconds of processors, bytes.
-fn medians(runs: &[Run]) -> (f64, f64, f64) {
+/// Seconds by the clock, seconds of processors, bytes.
+type Medians = (f64, f64, f64);
+
+fn medians(runs: &[Run]) -> Medians {
     let of =
         |value: fn(&Run) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0);
     (
@@ -645,7 +647,7 @@ fn row(
     proved: bool,
 ) -> Result<Measured> {
     let output = folder.join(format!("{}.{}", subject.name, tool.name()));
-    let both = |prove: bool| -> Result<([(f64, f64, f64); 2], Added)> {
+    let both = |prove: bool| -> Result<([Medians; 2], Added)> {
         let mut runs = [Vec::new(), Vec::new()];
         let mut spent = Duration::ZERO;
         // What is added to a run of a tenth of a second is less than what five of them differ by.
