@@ -203,9 +203,9 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// What holds of a conditional jump's ways and of its distance: places in [`WAY`] of the way taken and of the other,
-    /// as bits, and the place in [`DISTANCE`]. `None` of blocks without two ways, and where it is known that nothing good
-    /// follows on one of them.
+    /// What holds of a conditional jump's ways and of its distance: places in [`WAY`] of the way taken and of the
+    /// other, as bits, and the place in [`DISTANCE`]. `None` of blocks without two ways, and where it is known that
+    /// nothing good follows on one of them.
     pub(crate) fn holds(&self, b: BlockId) -> Option<(u32, u32, usize)> {
         let block = &self.cfg.blocks[b as usize];
         let [taken, next] = *self.cfg.succs(b) else {
@@ -231,8 +231,8 @@ impl<'a> Shape<'a> {
         Some((way, other, distance))
     }
 
-    /// What holds, as numbers below [`SHAPES`], each with 1, or with -1 if it speaks against the jump being taken; empty if
-    /// [`Self::holds`] says nothing.
+    /// What holds, as numbers below [`SHAPES`], each with 1, or with -1 if it speaks against the jump being taken; empty
+    /// if [`Self::holds`] says nothing.
     pub(crate) fn list(&self, b: BlockId) -> Vec<(usize, f64)> {
         let Some((way, other, distance)) = self.holds(b) else {
             return Vec::new();

@@ -25,8 +25,8 @@ pub struct Branch {
     pub not_taken: u64,
     /// How likely it was thought to be taken.
     pub expected: f64,
-    /// The same kind of list, numbers below [`SHAPES`], of what counters are placed by. Empty where that asks nothing else
-    /// than whether anything good follows.
+    /// The same kind of list, numbers below [`SHAPES`], of what counters are placed by. Empty where that asks nothing
+    /// else than whether anything good follows.
     pub shape: Vec<(usize, f64)>,
 }
 
