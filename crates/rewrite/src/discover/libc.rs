@@ -6,6 +6,25 @@ use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::unwind::eh_frame::EhFrame;
 use rustc_hash::FxHashSet;
 
+/// What may be the last that a process does, or the last of its program: signals that it sends itself, and other
+/// programs that take its place.
+pub const MAY_END: &[&[u8]] = &[
+    b"kill",
+    b"killpg",
+    b"raise",
+    b"tgkill",
+    b"pthread_kill",
+    b"execve",
+    b"execv",
+    b"execvp",
+    b"execvpe",
+    b"execl",
+    b"execlp",
+    b"execle",
+    b"execveat",
+    b"fexecve",
+];
+
 /// What never returns.
 pub const NO_RETURN: &[&[u8]] = &[
     b"abort",

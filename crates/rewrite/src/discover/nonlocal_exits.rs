@@ -7,7 +7,7 @@
 //! calls that may do all of that):
 //!
 //! * a program that neither has nor imports any means of leaving a frame other than by returning has no such
-//!   calls, but for those known not to return;
+//!   calls, but for those known not to return, or not always (`kill`, `execve`);
 //! * a function without a return and without a way out to other code does not come back;
 //! * library functions known never to call back and never to unwind are safe, imported or linked in
 //!   ([`super::library`]);
@@ -20,7 +20,7 @@ use postlink_elf::elf::SymbolTable;
 use postlink_isa::{Flow, Forks, Insn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::libc::{FORKS, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, is_static, throws};
+use super::libc::{FORKS, MAY_END, NO_RETURN, SAFE, SYSCALL, TWICE, base_name, is_static, throws};
 use super::program::Program;
 
 /// What is known of a called function.
@@ -72,9 +72,12 @@ impl NonlocalExits {
             if !program.faults() {
                 t.extend(SAFE.iter().map(|n| (*n, CallFacts::default())));
             }
-            for n in NO_RETURN {
-                t.insert(*n, gone);
-            }
+            let may_end = CallFacts {
+                nonlocal_exits: true,
+                ..CallFacts::default()
+            };
+            t.extend(MAY_END.iter().map(|n| (*n, may_end)));
+            t.extend(NO_RETURN.iter().map(|n| (*n, gone)));
             for n in TWICE {
                 t.insert(
                     *n,
@@ -118,9 +121,11 @@ impl NonlocalExits {
         let named: Vec<(u64, CallFacts)> =
             postlink_parallel::filter_map(&program.symbols, |(value, i)| {
                 let s = symbols.get(*i as usize)?;
-                let facts = table.get(base_name(s.name))?;
+                let name = base_name(s.name);
+                let facts = table.get(name)?;
                 // A program's own function may share a name with a library's safe one: there the call graph decides.
-                (facts.no_return || facts.returns_twice).then_some((*value, *facts))
+                let matters = facts.no_return || facts.returns_twice || MAY_END.contains(&name);
+                matters.then_some((*value, *facts))
             });
         known.extend(named);
         NonlocalExits {
