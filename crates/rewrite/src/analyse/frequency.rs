@@ -231,8 +231,8 @@ impl<'a> Shape<'a> {
         Some((way, other, distance))
     }
 
-    /// What holds, as numbers below [`SHAPES`], each with 1, or with -1 if it speaks against the jump being taken; empty
-    /// if [`Self::holds`] says nothing.
+    /// What holds, as numbers below [`SHAPES`], each with 1, or with -1 if it speaks against the jump being taken;
+    /// empty if [`Self::holds`] says nothing.
     pub(crate) fn list(&self, b: BlockId) -> Vec<(usize, f64)> {
         let Some((way, other, distance)) = self.holds(b) else {
             return Vec::new();
