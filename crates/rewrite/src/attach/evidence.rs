@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analyse::Analysed;
 use crate::analyse::counters::Counts;
-use crate::attach::{Counted, entered};
+use crate::attach::Counted;
 use crate::cfg::{BlockId, Cfg, Term};
 
 /// What is known of a function.
@@ -170,19 +170,7 @@ impl Evidence {
         for (j, b) in outs {
             counts.out.insert(b, solved.jumps[j]);
         }
-        let entries = cfg
-            .blocks
-            .iter()
-            .enumerate()
-            .filter(|(_, b)| b.entry)
-            .map(|(b, _)| entered(&analysed, &counts, b as BlockId))
-            .fold(0u64, u64::saturating_add);
-        Counted {
-            function,
-            analysed,
-            counts,
-            entries,
-        }
+        Counted::new(function, analysed, counts)
     }
 }
 

@@ -320,19 +320,23 @@ fn solve<'d>(
         .solve(&analysed.cfg, counters, &mut scratch.counters);
     // Not needed any more, and large.
     analysed.placement = Placement::default();
-    let entries = analysed
-        .cfg
-        .blocks
-        .iter()
-        .enumerate()
-        .filter(|(_, b)| b.entry)
-        .map(|(b, _)| entered(&analysed, &counts, b as BlockId))
-        .fold(0u64, u64::saturating_add);
-    Counted {
-        function,
-        analysed,
-        counts,
-        entries,
+    Counted::new(function, analysed, counts)
+}
+
+impl<'d> Counted<'d> {
+    /// A function with its counts, which say how often it is entered.
+    pub(crate) fn new(function: u32, analysed: Analysed<'d>, counts: Counts) -> Self {
+        let blocks = (0..).zip(&analysed.cfg.blocks);
+        let entries = blocks
+            .filter(|(_, block)| block.entry)
+            .map(|(b, _)| entered(&analysed, &counts, b))
+            .fold(0u64, u64::saturating_add);
+        Counted {
+            function,
+            analysed,
+            counts,
+            entries,
+        }
     }
 }
 
