@@ -131,6 +131,11 @@ impl<'d> Sections<'d> {
         self.data[section as usize]
     }
 
+    /// Bytes of all sections.
+    pub(crate) fn size(&self) -> u64 {
+        self.data.iter().map(|data| data.len() as u64).sum()
+    }
+
     /// Sets a section's contents.
     pub fn set(&mut self, section: Section, data: &'d [u8]) {
         self.data[section as usize] = data;
@@ -151,13 +156,13 @@ impl<'d> Reading<'d> {
     /// How often memory is given back while all is read once.
     const TIMES: u64 = 16;
 
-    pub fn new(sections: &Sections<'d>) -> Self {
-        let all = sections.data.iter().map(|data| data.len() as u64);
+    /// Reading of a program's sections, and of so many bytes beside them.
+    pub fn new(sections: &Sections<'d>, others: u64) -> Self {
         let (least, most) = Self::BETWEEN;
         Reading {
             give_back: sections.give_back,
             bytes: AtomicU64::new(0),
-            between: (all.sum::<u64>() / Self::TIMES).clamp(least, most),
+            between: ((sections.size() + others) / Self::TIMES).clamp(least, most),
         }
     }
 
@@ -228,7 +233,7 @@ mod tests {
             calls.fetch_add(1, Ordering::Relaxed);
         };
         let sections = Sections::default().giving_back(&give_back);
-        let reading = Reading::new(&sections);
+        let reading = Reading::new(&sections, 0);
         let after = |bytes| {
             reading.done(bytes);
             calls.load(Ordering::Relaxed)
@@ -237,6 +242,6 @@ mod tests {
         assert_eq!([third; 7].map(after), [0, 0, 1, 1, 1, 2, 2]);
         assert_eq!(after(u64::from(u32::MAX)), 3);
         // Sections in memory of their own.
-        Reading::new(&Sections::default()).done(u64::from(u32::MAX));
+        Reading::new(&Sections::default(), 0).done(u64::from(u32::MAX));
     }
 }

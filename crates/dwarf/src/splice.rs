@@ -291,7 +291,14 @@ impl Splices {
 
     /// The new section. `old` is the section that the splices were made for.
     pub fn apply(&self, old: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.new_len(old.len() as u64) as usize);
+        let mut out = Vec::new();
+        self.append_to(&mut out, old);
+        out
+    }
+
+    /// Appends the new section to a buffer.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>, old: &[u8]) {
+        out.reserve_exact(self.new_len(old.len() as u64) as usize);
         let mut at = 0;
         for (range, new) in self.iter() {
             out.extend_from_slice(old.get(at..range.start as usize).unwrap_or_default());
@@ -299,7 +306,6 @@ impl Splices {
             at = range.end as usize;
         }
         out.extend_from_slice(old.get(at..).unwrap_or_default());
-        out
     }
 }
 

@@ -256,7 +256,10 @@ fn damaged_files_are_refused_or_updated_and_never_panic() {
             };
             let all = all.concat();
             let done = postlink_dwarf::update_split(&old.sections(), &all, &map);
-            let packed = done.and_then(|done| postlink_dwarf::split::package(&all, &done.files));
+            let packed = done.and_then(|done| {
+                postlink_dwarf::split::package(&old.sections(), &all, &done.files)
+                    .map(|package| support::written(&package))
+            });
             *(if packed.is_ok() {
                 &mut updated
             } else {

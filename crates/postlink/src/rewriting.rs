@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -16,7 +17,7 @@ use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
 use postlink_rewrite::{
     Answer, DebugInfo, Fitted, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions,
-    OptimizeReport, Phases, Refusal, Rewriting, fit, prepare_instrumented,
+    OptimizeReport, OutputFile, Phases, Refusal, Rewriting, SplitData, fit, prepare_instrumented,
 };
 use postlink_verify::{
     Check, Failure, Files, Keep, Remembered, Report, SplitUnits, Verdict, verify_files_again,
@@ -62,8 +63,8 @@ pub struct Done<R> {
     pub rounds: usize,
     /// What the system around the file will say of the output: checksums, rights.
     pub cautions: Vec<String>,
-    /// The package of split debug information that belongs beside the output.
-    package: Option<Vec<u8>>,
+    /// The package of split debug information that belongs beside the output, until it is in place.
+    package: Option<TempPath>,
 }
 
 impl<R> Done<R> {
@@ -84,6 +85,16 @@ pub type Optimized = Done<OptimizeReport>;
 
 /// A name for the output until it is complete, in the target's directory, so that renaming works.
 pub fn beside(target: &Path) -> Result<TempPath> {
+    beside_for(target, OWNER_ONLY)
+}
+
+/// Permissions of a file that gets others when it is complete.
+const OWNER_ONLY: u32 = 0o600;
+/// Permissions of a file that is for all to read, less the umask.
+const FOR_ALL: u32 = 0o666;
+
+/// The same for a file that is made with these permissions.
+fn beside_for(target: &Path, mode: u32) -> Result<TempPath> {
     let directory = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -99,6 +110,7 @@ pub fn beside(target: &Path) -> Result<TempPath> {
     prefix.push(".");
     let file = tempfile::Builder::new()
         .prefix(&prefix)
+        .permissions(fs::Permissions::from_mode(mode))
         .tempfile_in(directory)
         .with_context(|| {
             format!(
@@ -211,14 +223,10 @@ pub fn optimize_fitted(
 ) -> Result<Optimized> {
     let named = || input.path.display().to_string();
     let mut job = fitted.lay_out(phases).with_context(named)?;
-    let split: Vec<&[u8]> = options
-        .split_files
-        .iter()
-        .map(|file| file.contents())
-        .collect();
-    let (file, mut done) = until_proved((input, &split), &mut *job, target, proof, phases)?;
+    let split = &options.split_files[..];
+    let (file, mut done) = until_proved((input, split), &mut *job, target, proof, phases)?;
     // The package first: a debugger that sees the program finds it.
-    let Some(package) = &done.package else {
+    let Some(package) = done.package.take() else {
         let stale = split_files::stale(target, &file);
         put_in_place(file, target)?;
         done.cautions.extend(stale.and_then(without_stale));
@@ -226,7 +234,7 @@ pub fn optimize_fitted(
     };
     let path = split_files::package_of(target);
     input.must_differ_from(&path)?;
-    postlink_profile::write_atomically(&path, |out| out.write_all(package))?;
+    put_in_place(package, &path)?;
     put_in_place(file, target)?;
     Ok(done)
 }
@@ -257,7 +265,7 @@ pub fn copy(input: &Input, target: &Path) -> Result<()> {
 
 /// Writes a file and has it checked until the checker is content. With the input come its files of split units.
 fn until_proved<R>(
-    (input, split): (&Parsed<'_>, &[&[u8]]),
+    (input, split): (&Parsed<'_>, &[SplitData]),
     job: &mut dyn Rewriting<Report = R>,
     target: &Path,
     proof: Proof<'_>,
@@ -268,6 +276,10 @@ fn until_proved<R>(
         must_have(input, name)?;
     }
     let file = beside(target)?;
+    let package = match split {
+        [] => None,
+        _ => Some(beside_for(&split_files::package_of(target), FOR_ALL)?),
+    };
     let mut reverted = vec![];
     let mut last = None;
     // What a check found out may hold for the next. It needs the output no more, which is written over then.
@@ -277,18 +289,22 @@ fn until_proved<R>(
             1 => Onto::Anew,
             _ => Onto::Before,
         };
+        let to = OutputFile {
+            path: &file,
+            mode: input.mode & 0o777,
+            onto,
+            package: package.as_deref(),
+        };
         let report = job
-            .write(&file, input.mode & 0o777, onto, phases)
+            .write(to, phases)
             .with_context(|| input.path.display().to_string())?;
-        let package = job.package();
+        let has_package = job.has_package();
         let certificate = if job.is_checked(proof.wanted) {
             let output = Input::open(&file)?;
             let before = remembered.take();
-            let split = SplitUnits {
-                old: split,
-                new: package.as_deref(),
-            };
-            let written = (&output, split);
+            let written_package = package.as_deref().filter(|_| has_package);
+            let mapped = written_package.and_then(split_files::map);
+            let written = (&output, (split, mapped.as_ref()));
             let (certificate, kept) = prove_written(input, written, before, proof, phases)?;
             remembered = Some(kept);
             Some(certificate)
@@ -304,7 +320,7 @@ fn until_proved<R>(
                 reverted,
                 rounds: round,
                 cautions,
-                package,
+                package: package.filter(|_| has_package),
             };
             return Ok((file, done));
         };
@@ -330,7 +346,7 @@ fn until_proved<R>(
 /// Has the checker read what was just written, with what it found out about the output `before`.
 fn prove_written<'a>(
     input: &Parsed<'a>,
-    (output, split): (&Input, SplitUnits<'_>),
+    (output, (split, package)): (&Input, (&[SplitData], Option<&SplitData>)),
     before: Option<Remembered<'a>>,
     proof: Proof<'_>,
     phases: &mut Phases,
@@ -346,13 +362,18 @@ fn prove_written<'a>(
         Some(_) if before.is_none() => Keep::Always,
         _ => Keep::IfRefused,
     };
+    let split_contents: Vec<&[u8]> = split.iter().map(SplitData::contents).collect();
     let files = Files {
         input: input.elf.data,
         output: output.bytes(),
-        split,
+        split: SplitUnits {
+            old: &split_contents,
+            new: package.map(SplitData::contents),
+        },
         release: &|| {
             input.release();
             output.release();
+            split.iter().chain(package).for_each(SplitData::release);
         },
     };
     let checked = verify_files_again(files, before, keep, &options);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use memmap2::Mmap;
 use postlink_elf::elf::Elf;
 use postlink_elf::note::Note;
-use postlink_rewrite::{SplitData, package_ids, skeletons};
+use postlink_rewrite::{SplitContents, SplitData, package_ids, skeletons};
 
 /// Where the package of a program is.
 pub fn package_of(program: &Path) -> PathBuf {
@@ -26,7 +26,7 @@ pub fn package_of(program: &Path) -> PathBuf {
 }
 
 /// Maps a file, if it is there and not empty.
-fn map(path: &Path) -> Option<SplitData> {
+pub fn map(path: &Path) -> Option<SplitData> {
     let file = std::fs::File::open(path).ok()?;
     if !file.metadata().is_ok_and(|m| m.is_file() && m.len() > 0) {
         return None;
@@ -35,8 +35,23 @@ fn map(path: &Path) -> Option<SplitData> {
     let map = unsafe { Mmap::map(&file) }.ok()?;
     Some(SplitData {
         name: path.display().to_string(),
-        bytes: Arc::new(map),
+        bytes: Arc::new(Mapped(map)),
     })
+}
+
+/// A file that is mapped.
+struct Mapped(Mmap);
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl SplitContents for Mapped {
+    fn release(&self) {
+        postlink_elf::memory::give_back_read(&self.0);
+    }
 }
 
 /// The package beside an output, if there is one.

@@ -475,6 +475,46 @@ fn split_units_follow_moved_code_into_a_package() {
     }
 }
 
+/// A package is written before the output, to a file of its own.
+#[test]
+fn a_package_that_cannot_be_written_is_an_error_and_leaves_nothing() {
+    let Some(built) = Built::new("g++", &["-g", "-gsplit-dwarf", "-gdwarf-4"]) else {
+        return;
+    };
+    let (output, _) = built.optimised(&[]);
+    let package = package_of(&output);
+    let outputs = [&output, &package];
+    let before = outputs.map(|path| std::fs::read(path).expect("it was just written"));
+    let names = || -> Vec<_> {
+        let files = std::fs::read_dir(built.dir.path()).expect("it is ours");
+        let mut names: Vec<_> = files.map(|e| e.expect("it is ours").file_name()).collect();
+        names.sort();
+        names
+    };
+    let known = names();
+    // No file may have more than 1 KiB: the package has.
+    let mut limited = Command::new("bash");
+    let said = limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "bash"])
+        .arg(POSTLINK)
+        .args(["optimize", "-p"])
+        .arg(&built.profile)
+        .arg(&built.program)
+        .arg("-o")
+        .arg(&output)
+        .output();
+    let said = said.expect("it runs");
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(!said.status.success(), "{text}");
+    assert!(
+        text.contains("app.opt.dwp") && text.contains("File too large"),
+        "{text}"
+    );
+    assert_eq!(names(), known);
+    let now = outputs.map(|path| std::fs::read(path).expect("it stays"));
+    assert!(now == before);
+}
+
 #[test]
 fn a_package_of_the_input_becomes_one_of_the_output_and_faults_in_it_are_found() {
     let Some(built) = Built::new("clang++-19", &["-g", "-gsplit-dwarf", "-gdwarf-5"]) else {

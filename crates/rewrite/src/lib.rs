@@ -39,11 +39,11 @@ pub use drivers::optimize::{
 pub use postlink_elf::write::Onto;
 
 pub use cfg::{ExplainedJump, JumpOutcome, JumpReason};
-pub use drivers::{Answer, Refusal, Rewriting, SearchReport, Tried};
+pub use drivers::{Answer, OutputFile, Refusal, Rewriting, SearchReport, Tried};
 pub use error::Error;
 pub use link::debug::{
-    CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, SplitData, package_ids,
-    skeletons, update_debug_file,
+    CompressDebug, DebugFile, DebugFileError, DebugInfo, DebugReport, SplitContents, SplitData,
+    package_ids, skeletons, update_debug_file,
 };
 pub use link::stress;
 pub use passes::{

@@ -18,7 +18,7 @@ pub(crate) struct Maps<'a> {
 
 impl<'a> Maps<'a> {
     /// By what the files' owner does about it.
-    pub(crate) fn of(release: &'a (dyn Fn() + Sync)) -> Self {
+    pub(crate) const fn of(release: &'a (dyn Fn() + Sync)) -> Self {
         Maps {
             release,
             read: AtomicUsize::new(0),

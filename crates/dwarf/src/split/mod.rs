@@ -28,6 +28,7 @@
 
 mod package;
 mod read;
+mod strings;
 
 use std::borrow::Cow;
 

@@ -1,54 +1,116 @@
 //! Writing a package: the files of a program's split units, one after another, and an index ([`super::read`]).
 //!
 //! ```text
-//! SplitFile ─► changes applied ─► contributions, strings in common ─┐
-//!                                 id or signature of each unit ─────┴► Package
+//! 1. plan    SplitFile ─► its units and their ids, strings in common, lengths ─► Package: sections and index
+//! 2. write   section after section: of each SplitFile its contribution, with what changes in it
 //! ```
 //!
-//! Strings of `.dwo` files are merged, those of a package are taken whole. A type unit that is in several files is
-//! taken from the first.
+//! A package is about as long as its files, which may be gigabytes. So nothing of it but offsets of strings and the
+//! index is in memory as a whole: contributions are made when they are written, those of one file at a time, and pages
+//! of files are given back behind the reader ([`Sections::giving_back`]). Entries are changed twice for that: first for
+//! the ids of their units.
+//!
+//! A type unit that is in several files is taken from the first.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::Range;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::SplitFile;
 use super::read::column;
+use super::strings::Strings;
 use crate::Error;
 use crate::abbrev::Table;
-use crate::read::{Reader, number, part, put_number};
-use crate::sections::{Changes, Section, Sections};
+use crate::read::put_number;
+use crate::sections::{Changes, Reading, Section, Sections};
+use crate::splice::Splices;
 use crate::unit::{Identity, Root, Unit};
 
-/// The sections of a package by name.
-#[derive(Clone, Debug, Default)]
-pub struct Package {
-    /// Names and contents; those that are empty are left out.
-    pub sections: Vec<(&'static str, Vec<u8>)>,
+/// A package that is ready to be written.
+pub struct Package<'p> {
     /// Units.
     pub units: u64,
+    files: Vec<Planned<'p>>,
+    /// Strings of all files, with the zero bytes at their ends, in their order.
+    strings: Vec<&'p [u8]>,
+    /// Those that are not empty: names, lengths and what is in them.
+    sections: Vec<(&'static str, u64, Content)>,
+    reading: Reading<'p>,
 }
 
-/// Sections of a package that each file has a part of, by column.
-const COLUMNS_2: [(u32, &str); 8] = [
-    (column::INFO, ".debug_info.dwo"),
-    (column::TYPES, ".debug_types.dwo"),
-    (column::ABBREV, ".debug_abbrev.dwo"),
-    (column::LINE, ".debug_line.dwo"),
-    (column::LOCATIONS, ".debug_loc.dwo"),
-    (column::STR_OFFSETS, ".debug_str_offsets.dwo"),
-    (column::MACINFO, ".debug_macinfo.dwo"),
-    (column::OLD_MACRO, ".debug_macro.dwo"),
+/// What is in a section of a package.
+enum Content {
+    /// A part of each file.
+    Parts(Part),
+    Strings,
+    Index(Vec<u8>),
+}
+
+/// What a file has of a section of a package.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Units, each with a row of its own.
+    Units(Section),
+    /// A section that may change.
+    Of(Section),
+    Line,
+    StrOffsets,
+    Macinfo,
+    Macros,
+}
+
+/// A section of a package that each file has a part of: its column in the index, and its name.
+type Column = (u32, &'static str, Part);
+
+const COLUMNS_2: [Column; 8] = [
+    (column::INFO, ".debug_info.dwo", Part::Units(Section::Info)),
+    (
+        column::TYPES,
+        ".debug_types.dwo",
+        Part::Units(Section::Types),
+    ),
+    (
+        column::ABBREV,
+        ".debug_abbrev.dwo",
+        Part::Of(Section::Abbrev),
+    ),
+    (column::LINE, ".debug_line.dwo", Part::Line),
+    (column::LOCATIONS, ".debug_loc.dwo", Part::Of(Section::Loc)),
+    (
+        column::STR_OFFSETS,
+        ".debug_str_offsets.dwo",
+        Part::StrOffsets,
+    ),
+    (column::MACINFO, ".debug_macinfo.dwo", Part::Macinfo),
+    (column::OLD_MACRO, ".debug_macro.dwo", Part::Macros),
 ];
-const COLUMNS_5: [(u32, &str); 7] = [
-    (column::INFO, ".debug_info.dwo"),
-    (column::ABBREV, ".debug_abbrev.dwo"),
-    (column::LINE, ".debug_line.dwo"),
-    (column::LOCATIONS, ".debug_loclists.dwo"),
-    (column::STR_OFFSETS, ".debug_str_offsets.dwo"),
-    (column::MACRO, ".debug_macro.dwo"),
-    (column::RNGLISTS, ".debug_rnglists.dwo"),
+const COLUMNS_5: [Column; 7] = [
+    (column::INFO, ".debug_info.dwo", Part::Units(Section::Info)),
+    (
+        column::ABBREV,
+        ".debug_abbrev.dwo",
+        Part::Of(Section::Abbrev),
+    ),
+    (column::LINE, ".debug_line.dwo", Part::Line),
+    (
+        column::LOCATIONS,
+        ".debug_loclists.dwo",
+        Part::Of(Section::Loclists),
+    ),
+    (
+        column::STR_OFFSETS,
+        ".debug_str_offsets.dwo",
+        Part::StrOffsets,
+    ),
+    (column::MACRO, ".debug_macro.dwo", Part::Macros),
+    (
+        column::RNGLISTS,
+        ".debug_rnglists.dwo",
+        Part::Of(Section::Rnglists),
+    ),
 ];
 
 /// A row of an index: id or signature, and the unit's parts.
@@ -57,118 +119,242 @@ struct Row {
     parts: BTreeMap<u32, (u32, u32)>,
 }
 
-/// Packs files: what changes in each, or `None` for one that stays as it is. Those of another version than most are
-/// left out.
+/// Plans the package of a program's files: what changes in each, or `None` for one that stays as it is. Those of
+/// another version than most are left out. The program's sections say how memory is given back.
 ///
 /// # Errors
 ///
 /// If a section would exceed 4 GiB, or strings of a file cannot be read.
-pub fn package(files: &[SplitFile<'_>], changes: &[Option<Changes>]) -> Result<Package, Error> {
+pub fn package<'p>(
+    program: &Sections<'p>,
+    files: &'p [SplitFile<'p>],
+    changes: &'p [Option<Changes>],
+) -> Result<Package<'p>, Error> {
     let version = super::version_of(files);
-    let mut packing = Packing {
-        columns: if version == 5 { &COLUMNS_5 } else { &COLUMNS_2 },
-        sections: BTreeMap::new(),
+    let columns: &[Column] = if version == 5 { &COLUMNS_5 } else { &COLUMNS_2 };
+    let bytes: u64 = files.iter().map(|file| file.own().size()).sum();
+    let mut planning = Planning {
+        columns,
+        lengths: BTreeMap::new(),
         strings: Strings::default(),
         units: Vec::new(),
         types: Vec::new(),
         known: FxHashSet::default(),
+        planned: Vec::new(),
     };
-    for (i, file) in files
-        .iter()
-        .enumerate()
-        .filter(|(_, f)| f.version() == version)
-    {
-        packing.file(file, changes.get(i).and_then(Option::as_ref))?;
-    }
-    let mut out = Package {
-        sections: Vec::new(),
-        units: (packing.units.len() + packing.types.len()) as u64,
-    };
-    for (column, name) in packing.columns {
-        let bytes = packing.sections.remove(column).unwrap_or_default();
-        out.sections.push((name, bytes));
-    }
-    out.sections.push((".debug_str.dwo", packing.strings.bytes));
-    for (name, rows) in [
-        (".debug_cu_index", &packing.units),
-        (".debug_tu_index", &packing.types),
-    ] {
-        out.sections
-            .push((name, index(rows, packing.columns, version)));
-    }
-    out.sections.retain(|(_, bytes)| !bytes.is_empty());
-    Ok(out)
-}
-
-struct Packing {
-    columns: &'static [(u32, &'static str)],
-    /// By column.
-    sections: BTreeMap<u32, Vec<u8>>,
-    strings: Strings,
-    units: Vec<Row>,
-    types: Vec<Row>,
-    /// Ids and signatures that were taken.
-    known: FxHashSet<(bool, u64)>,
-}
-
-impl Packing {
-    fn file(&mut self, file: &SplitFile<'_>, changes: Option<&Changes>) -> Result<(), Error> {
-        let old = file.own();
-        let new = |section: Section| -> Cow<'_, [u8]> {
-            let data = old.get(section);
-            match changes.map(|c| c.get(section)).filter(|c| !c.is_empty()) {
-                Some(splices) => Cow::Owned(splices.apply(data)),
-                None if section == Section::Rnglists => Cow::Borrowed(file.rnglists),
-                None => Cow::Borrowed(data),
-            }
-        };
-        let (info, types, abbrev) = (
-            new(Section::Info),
-            new(Section::Types),
-            new(Section::Abbrev),
-        );
-        let (locations, lists) = match file.version() {
-            5 => (new(Section::Loclists), new(Section::Rnglists)),
-            _ => (new(Section::Loc), Cow::Borrowed(&[][..])),
-        };
-        let offsets = self.strings.of_file(file)?;
-        let (macinfo, macros) = match file.version() {
-            5 => (&[][..], (column::MACRO, file.macros)),
-            _ => (file.macinfo, (column::OLD_MACRO, file.macros)),
-        };
-        let mut parts = BTreeMap::new();
-        for (column, bytes) in [
-            (column::MACINFO, macinfo),
-            macros,
-            (column::ABBREV, &*abbrev),
-            (column::LINE, file.line),
-            (column::LOCATIONS, &*locations),
-            (column::RNGLISTS, &*lists),
-            (column::STR_OFFSETS, &*offsets),
-        ] {
-            if !bytes.is_empty() {
-                parts.insert(column, self.part(column, bytes)?);
-            }
+    let reading = Reading::new(program, bytes);
+    for (i, file) in files.iter().enumerate() {
+        if file.version() == version {
+            planning.file(file, changes.get(i).and_then(Option::as_ref))?;
+            reading.done(file.own().size());
         }
-        let mut sections = Sections::default();
-        sections.set(Section::Info, &info);
-        sections.set(Section::Types, &types);
-        sections.set(Section::Abbrev, &abbrev);
-        for section in [Section::Info, Section::Types] {
-            for unit in Unit::read_all(sections.get(section), section).0 {
-                self.unit(&Unit { set: 1, ..unit }, &sections, &parts)?;
+    }
+    let mut sections = Vec::new();
+    for (column, name, part) in columns {
+        let len = planning.lengths.get(column).copied().unwrap_or_default();
+        sections.push((*name, len, Content::Parts(*part)));
+    }
+    sections.push((".debug_str.dwo", planning.strings.len(), Content::Strings));
+    for (name, rows) in [
+        (".debug_cu_index", &planning.units),
+        (".debug_tu_index", &planning.types),
+    ] {
+        let index = index(rows, columns, version);
+        sections.push((name, index.len() as u64, Content::Index(index)));
+    }
+    sections.retain(|(_, len, _)| *len > 0);
+    Ok(Package {
+        units: (planning.units.len() + planning.types.len()) as u64,
+        files: planning.planned,
+        strings: planning.strings.into_list(),
+        sections,
+        reading,
+    })
+}
+
+impl Package<'_> {
+    /// Names and lengths of its sections, in their order in the file; none is empty.
+    pub fn sections(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.sections.iter().map(|(name, len, _)| (*name, *len))
+    }
+
+    /// Writes the bytes of the section of a number.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn write(&self, number: usize, out: &mut dyn Write) -> io::Result<()> {
+        let Some((_, _, content)) = self.sections.get(number) else {
+            return Ok(());
+        };
+        match content {
+            Content::Index(bytes) => out.write_all(bytes)?,
+            Content::Strings => {
+                for string in &self.strings {
+                    out.write_all(string)?;
+                    self.reading.done(string.len() as u64);
+                }
+            }
+            Content::Parts(part) => {
+                let mut buffer = Vec::new();
+                for file in &self.files {
+                    file.write(*part, &mut buffer, out)?;
+                    self.reading.done(file.len(*part));
+                }
             }
         }
         Ok(())
     }
+}
 
-    /// A unit of a file whose other parts are known.
+/// A file, and what of it is in the package.
+struct Planned<'p> {
+    file: &'p SplitFile<'p>,
+    changes: Option<&'p Changes>,
+    /// Where the units of `.debug_info.dwo` and `.debug_types.dwo` are that the package has, after their change.
+    units: [Vec<Range<usize>>; 2],
+    /// `.debug_str_offsets.dwo` as it is in the package.
+    str_offsets: Cow<'p, [u8]>,
+}
+
+impl<'p> Planned<'p> {
+    /// A section of the file as it is in the package; `buffer` is for one that changes.
+    fn section<'b>(&self, section: Section, buffer: &'b mut Vec<u8>) -> &'b [u8]
+    where
+        'p: 'b,
+    {
+        let old = self.old(section);
+        let Some(splices) = self.changed(section) else {
+            return old;
+        };
+        buffer.clear();
+        splices.append_to(buffer, old);
+        buffer
+    }
+
+    /// A section of the file as it is; for one that changes, as it was when that was decided.
+    fn old(&self, section: Section) -> &'p [u8] {
+        match section {
+            Section::Rnglists if self.changed(section).is_none() => self.file.rnglists,
+            _ => self.file.own().get(section),
+        }
+    }
+
+    /// What changes in a section, if anything does.
+    fn changed(&self, section: Section) -> Option<&'p Splices> {
+        let splices = self.changes.map(|changes| changes.get(section));
+        splices.filter(|splices| !splices.is_empty())
+    }
+
+    /// Bytes of a part.
+    fn len(&self, part: Part) -> u64 {
+        match part {
+            Part::Units(section) => self.units(section).iter().map(|u| u.len() as u64).sum(),
+            Part::Of(section) => {
+                let old = self.old(section).len() as u64;
+                let splices = self.changed(section);
+                splices.map_or(old, |splices| splices.new_len(old))
+            }
+            Part::Line | Part::StrOffsets | Part::Macinfo | Part::Macros => {
+                self.whole(part).len() as u64
+            }
+        }
+    }
+
+    /// A part that does not change after planning.
+    fn whole(&self, part: Part) -> &[u8] {
+        match part {
+            Part::Line => self.file.line,
+            Part::StrOffsets => &self.str_offsets,
+            Part::Macinfo => self.file.macinfo,
+            Part::Macros => self.file.macros,
+            Part::Units(_) | Part::Of(_) => &[],
+        }
+    }
+
+    fn units(&self, section: Section) -> &[Range<usize>] {
+        let [info, types] = &self.units;
+        if section == Section::Types {
+            types
+        } else {
+            info
+        }
+    }
+
+    /// Writes a part.
+    fn write(&self, part: Part, buffer: &mut Vec<u8>, out: &mut dyn Write) -> io::Result<()> {
+        match part {
+            Part::Units(section) => {
+                let bytes = self.section(section, buffer);
+                let units = self.units(section).iter();
+                let mut units = units.map(|unit| bytes.get(unit.clone()).unwrap_or_default());
+                units.try_for_each(|unit| out.write_all(unit))
+            }
+            Part::Of(section) => out.write_all(self.section(section, buffer)),
+            Part::Line | Part::StrOffsets | Part::Macinfo | Part::Macros => {
+                out.write_all(self.whole(part))
+            }
+        }
+    }
+}
+
+struct Planning<'p> {
+    columns: &'static [Column],
+    /// Of sections so far, by column.
+    lengths: BTreeMap<u32, u64>,
+    strings: Strings<'p>,
+    units: Vec<Row>,
+    types: Vec<Row>,
+    /// Ids and signatures that were taken.
+    known: FxHashSet<(bool, u64)>,
+    planned: Vec<Planned<'p>>,
+}
+
+impl<'p> Planning<'p> {
+    fn file(&mut self, file: &'p SplitFile<'p>, changes: Option<&'p Changes>) -> Result<(), Error> {
+        let mut planned = Planned {
+            file,
+            changes,
+            units: [Vec::new(), Vec::new()],
+            str_offsets: self.strings.of_file(file)?,
+        };
+        let mut parts = BTreeMap::new();
+        for (column, name, part) in self.columns {
+            let len = planned.len(*part);
+            if len > 0 {
+                parts.insert(*column, self.place(*column, name, len)?);
+            }
+        }
+        let mut buffers: [Vec<u8>; 3] = Default::default();
+        let mut sections = Sections::default();
+        let of_units = [Section::Info, Section::Types, Section::Abbrev];
+        for (section, buffer) in of_units.into_iter().zip(&mut buffers) {
+            sections.set(section, planned.section(section, buffer));
+        }
+        for section in [Section::Info, Section::Types] {
+            for unit in Unit::read_all(sections.get(section), section).0 {
+                if self.unit(&Unit { set: 1, ..unit }, &sections, &parts)? {
+                    let [info, types] = &mut planned.units;
+                    let units = if section == Section::Types {
+                        types
+                    } else {
+                        info
+                    };
+                    units.push(unit.start..unit.end);
+                }
+            }
+        }
+        self.planned.push(planned);
+        Ok(())
+    }
+
+    /// A unit of a file whose other parts are known. Says whether the package has it.
     fn unit(
         &mut self,
         unit: &Unit,
         sections: &Sections<'_>,
         shared: &BTreeMap<u32, (u32, u32)>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let (is_type, id) = match unit.identity {
             Identity::Type(signature) => (true, signature),
             Identity::Split(_, id) => (false, id),
@@ -179,125 +365,41 @@ impl Packing {
                 match root.split_id {
                     Some((_, id)) => (false, id),
                     // Nothing leads to it.
-                    None => return Ok(()),
+                    None => return Ok(false),
                 }
             }
         };
         if !self.known.insert((is_type, id)) {
-            return Ok(());
+            return Ok(false);
         }
-        let bytes = part(
-            sections.get(unit.section),
-            unit.start as u64..unit.end as u64,
-            unit.section.name(),
-        )?;
-        let column = match unit.section {
-            Section::Types => column::TYPES,
-            _ => column::INFO,
+        let (column, name) = match unit.section {
+            Section::Types => (column::TYPES, ".debug_types.dwo"),
+            _ => (column::INFO, ".debug_info.dwo"),
         };
         let mut parts = shared.clone();
-        parts.insert(column, self.part(column, bytes)?);
+        parts.insert(column, self.place(column, name, unit.len())?);
         let rows = if is_type {
             &mut self.types
         } else {
             &mut self.units
         };
         rows.push(Row { id, parts });
-        Ok(())
+        Ok(true)
     }
 
-    /// Appends a part to a section. Returns its offset and length.
-    fn part(&mut self, column: u32, bytes: &[u8]) -> Result<(u32, u32), Error> {
-        let known = self.columns.iter().find(|c| c.0 == column);
-        let name = known.map_or(".debug_info.dwo", |c| c.1);
-        let section = self.sections.entry(column).or_default();
-        let start = section.len();
-        section.extend_from_slice(bytes);
-        let too_long = |_| Error::new(name, start as u64, "a package's section would exceed 4 GiB");
-        u32::try_from(section.len()).map_err(too_long)?;
-        Ok((start as u32, bytes.len() as u32))
-    }
-}
-
-/// Strings of all files.
-#[derive(Default)]
-struct Strings {
-    bytes: Vec<u8>,
-    /// Where strings of `.dwo` files are.
-    known: FxHashMap<Vec<u8>, u32>,
-    /// Where the strings of packages begin, by where they are in memory.
-    packages: FxHashMap<(usize, usize), u32>,
-}
-
-impl Strings {
-    /// A file's offsets of strings, as they are in the package.
-    fn of_file<'f>(&mut self, file: &SplitFile<'f>) -> Result<Cow<'f, [u8]>, Error> {
-        let name = ".debug_str_offsets.dwo";
-        let old = file.str_offsets;
-        // A header in front, from DWARF 5 on.
-        let mut r = Reader::new(old, 0, name)?;
-        let is_headed = file.version() == 5 && !old.is_empty();
-        if is_headed {
-            let offset_size = r.unit_length()?;
-            if offset_size != 4 {
-                return Err(r.error("offsets of strings of 8 bytes; 4 are possible in a package"));
-            }
-            r.bytes(4)?;
-        }
-        let from_start = r.at;
-        let whole = file.packed.then(|| self.whole(file.strings));
-        let shared = whole.transpose()?;
-        if shared == Some(0) {
-            return Ok(Cow::Borrowed(old));
-        }
-        let mut out = old.get(..from_start).unwrap_or_default().to_vec();
-        for field in old.get(from_start..).unwrap_or_default().chunks(4) {
-            let offset = number(field);
-            let new = match shared {
-                Some(base) => offset + u64::from(base),
-                None => self.one(file.strings, offset)?.into(),
-            };
-            put_number(&mut out, new, field.len() as u8);
-        }
-        Ok(Cow::Owned(out))
-    }
-
-    /// Takes all strings of a package. Returns where they begin.
-    fn whole(&mut self, strings: &[u8]) -> Result<u32, Error> {
-        let key = (strings.as_ptr().addr(), strings.len());
-        if let Some(at) = self.packages.get(&key) {
-            return Ok(*at);
-        }
-        let at = self.place(strings.len())?;
-        self.bytes.extend_from_slice(strings);
-        self.packages.insert(key, at);
-        Ok(at)
-    }
-
-    /// Takes one string of a file.
-    fn one(&mut self, strings: &[u8], offset: u64) -> Result<u32, Error> {
-        let string = Reader::new(strings, offset, ".debug_str.dwo")?.string()?;
-        if let Some(at) = self.known.get(string) {
-            return Ok(*at);
-        }
-        let at = self.place(string.len() + 1)?;
-        self.bytes.extend_from_slice(string);
-        self.bytes.push(0);
-        self.known.insert(string.to_vec(), at);
-        Ok(at)
-    }
-
-    /// Where so many more bytes go.
-    fn place(&self, len: usize) -> Result<u32, Error> {
-        let at = self.bytes.len();
-        let end = u32::try_from(at + len);
-        let too_long = |_| Error::new(".debug_str.dwo", at as u64, "strings of more than 4 GiB");
-        end.map(|_| at as u32).map_err(too_long)
+    /// Gives a part its place behind those that a section has: offset and length.
+    fn place(&mut self, column: u32, name: &'static str, len: u64) -> Result<(u32, u32), Error> {
+        let end = self.lengths.entry(column).or_default();
+        let start = *end;
+        *end += len;
+        let too_long = |_| Error::new(name, start, "a package's section would exceed 4 GiB");
+        u32::try_from(*end).map_err(too_long)?;
+        Ok((start as u32, len as u32))
     }
 }
 
 /// An index of units. Without units it is empty.
-fn index(rows: &[Row], columns: &[(u32, &str)], version: u16) -> Vec<u8> {
+fn index(rows: &[Row], columns: &[Column], version: u16) -> Vec<u8> {
     let mut out = Vec::new();
     if rows.is_empty() {
         return out;

@@ -178,7 +178,8 @@ fn attempt(
 ) -> Result<Attempt, Error> {
     let (sets, mut failed) = sets(sections, files, map, part)?;
     failed.extend(passed.clone());
-    let reading = Reading::new(sections);
+    let of_files: u64 = files.iter().map(|file| file.own().size()).sum();
+    let reading = Reading::new(sections, of_files);
     let Walked {
         units,
         tables,

@@ -356,17 +356,26 @@ pub fn update_split(split: &Split, parts: &MapParts) -> SplitUpdate {
         .flat_map(|file| postlink_dwarf::split::read(file).unwrap())
         .collect();
     let update = postlink_dwarf::update_split(&old.sections(), &files, &map).unwrap();
-    let package = postlink_dwarf::split::package(&files, &update.files).unwrap();
-    let package = package
-        .sections
-        .into_iter()
-        .map(|(name, data)| (name.to_owned(), Cow::Owned(data)));
+    let package = postlink_dwarf::split::package(&old.sections(), &files, &update.files).unwrap();
+    let package = written(&package);
     let new = old.updated(&update);
     SplitUpdate {
         update,
         new,
-        package: package.collect(),
+        package,
     }
+}
+
+/// The sections of a package, each of the length that was planned.
+pub fn written(package: &postlink_dwarf::split::Package<'_>) -> File {
+    let sections = package.sections().enumerate();
+    let written = sections.map(|(number, (name, len))| {
+        let mut data = Vec::new();
+        package.write(number, &mut data).unwrap();
+        assert_eq!(data.len() as u64, len, "{name}");
+        (name.to_owned(), Cow::Owned(data))
+    });
+    written.collect()
 }
 
 /// Compares what an update made.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use postlink_elf::OutputAddr;
 use postlink_elf::elf::Elf;
-use postlink_elf::write::{NewKind, NewSection, Onto, Placed, WriteOptions, Writer};
+use postlink_elf::write::{NewKind, NewSection, Placed, WriteOptions, Writer};
 use postlink_isa::frames::{FrameEntry, Frames};
 use postlink_isa::{
     Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, RuntimeEntry, SiteRef, with_isa,
@@ -20,7 +20,7 @@ use regex::bytes::Regex;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
-use super::rewriting::{Answer, Refusal, Rewriting};
+use super::rewriting::{Answer, OutputFile, Refusal, Rewriting};
 use crate::analyse::{
     Analysed, CounterMap, EntryPatch, FunctionCounters, Rows, Scratch, Target, biased, count_pins,
     per_thread, prepare, stub_registers,
@@ -134,7 +134,7 @@ pub fn instrument(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<InstrumentReport, Error> {
-    prepare_instrumented(elf, options, phases)?.write(out, mode, Onto::Anew, phases)
+    prepare_instrumented(elf, options, phases)?.write(OutputFile::new(out, mode), phases)
 }
 
 /// Finds a file's functions and makes their code with counters.
@@ -261,9 +261,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
 
     fn write(
         &mut self,
-        out: &Path,
-        mode: u32,
-        onto: Onto,
+        out: OutputFile<'_>,
         phases: &mut Phases,
     ) -> Result<InstrumentReport, Error> {
         if self.made.is_none() {
@@ -277,7 +275,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         let (writer, placed) =
             link_all::<I>(&self.program, made, self.counting.how, &self.options)?;
         phases.begin("write");
-        let summary = writer.write_onto(out, mode, onto)?;
+        let summary = writer.write_onto(out.path, out.mode, out.onto)?;
         phases.end();
         let report = self.report(made, &placed, summary.size);
         let is_large = made.code_len() > self.options.kept_code;

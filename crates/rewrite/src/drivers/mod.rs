@@ -17,5 +17,5 @@ pub mod optimize;
 mod rewriting;
 mod search;
 
-pub use rewriting::{Answer, Refusal, Rewriting};
+pub use rewriting::{Answer, OutputFile, Refusal, Rewriting};
 pub use search::{SearchReport, Tried};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use postlink_elf::elf::Elf;
 use postlink_elf::note::NoteKind;
 use postlink_elf::unwind::lsda::Numbers;
-use postlink_elf::write::{Onto, WriteOptions, Writer};
+use postlink_elf::write::{WriteOptions, Writer};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::entered::cheaper_where_they_are;
 use super::layout::{CallGraph, Chosen, loop_heads, order_blocks, order_functions, original};
-use super::rewriting::{Answer, Refusal, Rewriting, retain};
+use super::rewriting::{Answer, OutputFile, Refusal, Rewriting, retain};
 use super::search::{Layout, SearchReport, Trials, Walk, stretches};
 use crate::analyse::counters::Counts;
 use crate::analyse::{EntryPatch, FunctionCounters, Probes, count_pins, prepare};
@@ -248,7 +248,9 @@ pub fn optimize<'p>(
     phases: &mut Phases,
 ) -> Result<OptimizeReport, Error> {
     let fitted = fit(elf, profile, options, phases)?;
-    fitted.lay_out(phases)?.write(out, mode, Onto::Anew, phases)
+    fitted
+        .lay_out(phases)?
+        .write(OutputFile::new(out, mode), phases)
 }
 
 /// Finds a file's functions, and their counts in a profile of any kind.
@@ -428,7 +430,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         Ok(Box::new(LaidOut {
             debug_info: options.debug_info,
             not_updated: None,
-            package: None,
+            has_package: false,
             program,
             options,
             profiled,
@@ -475,8 +477,8 @@ struct LaidOut<'d, I> {
     debug_info: DebugInfo,
     /// Why it is kept although it was to be updated.
     not_updated: Option<String>,
-    /// The package of split units that belongs to what was written.
-    package: Option<Vec<u8>>,
+    /// Whether a package of split units belongs to what was written.
+    has_package: bool,
     isa: PhantomData<fn() -> I>,
 }
 
@@ -486,20 +488,12 @@ struct Linked<'d> {
     /// Bytes of address translation tables.
     bat_bytes: u64,
     debug: Option<DebugReport>,
-    /// The package of split units.
-    package: Option<Vec<u8>>,
 }
 
 impl<I: Isa> Rewriting for LaidOut<'_, I> {
     type Report = OptimizeReport;
 
-    fn write(
-        &mut self,
-        out: &Path,
-        mode: u32,
-        onto: Onto,
-        phases: &mut Phases,
-    ) -> Result<OptimizeReport, Error> {
+    fn write(&mut self, out: OutputFile<'_>, phases: &mut Phases) -> Result<OptimizeReport, Error> {
         let (layout, search) = match self.layout.take() {
             Some(known) => known,
             None => {
@@ -512,19 +506,18 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             writer,
             bat_bytes,
             debug,
-            package,
-        } = self.link(&layout)?;
-        self.package = package;
+        } = self.link(&layout, out.package)?;
+        self.has_package = debug.as_ref().is_some_and(|d| d.package_bytes > 0);
         phases.begin("write");
-        let summary = writer.write_onto(out, mode, onto)?;
+        let summary = writer.write_onto(out.path, out.mode, out.onto)?;
         phases.end();
         let report = self.report(bat_bytes, debug, search.clone(), summary.size);
         self.layout = Some((layout, search));
         Ok(report)
     }
 
-    fn package(&mut self) -> Option<Vec<u8>> {
-        self.package.take()
+    fn has_package(&self) -> bool {
+        self.has_package
     }
 
     fn answer(&mut self, refusal: &Refusal) -> Answer {
@@ -893,7 +886,8 @@ impl<'d, I: Isa> LaidOut<'d, I> {
     }
 
     /// Gives functions their places and fills in what refers to them.
-    fn link(&self, layout: &Layout) -> Result<Linked<'d>, Error> {
+    /// A package of split units goes to a file of its own.
+    fn link(&self, layout: &Layout, package: Option<&Path>) -> Result<Linked<'d>, Error> {
         let (program, ready) = (&self.program, &self.emitted.ready);
         let mut writer = self.writer()?;
         let options = self.link_options(layout)?;
@@ -928,13 +922,12 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         if !self.options.keep_build_id {
             placed.build_id(program, ready, note, &mut writer)?;
         }
-        let (debug, package) = self.debug_info(&placed, &mut writer)?.unzip();
+        let debug = self.debug_info(&placed, package, &mut writer)?;
         program.elf.release();
         Ok(Linked {
             writer,
             bat_bytes,
             debug,
-            package: package.flatten(),
         })
     }
 
@@ -942,16 +935,21 @@ impl<'d, I: Isa> LaidOut<'d, I> {
     fn debug_info(
         &self,
         placed: &Placement,
+        package: Option<&Path>,
         writer: &mut Writer<'d>,
-    ) -> Result<Option<(DebugReport, Option<Vec<u8>>)>, Error> {
+    ) -> Result<Option<DebugReport>, Error> {
         let (ready, patches) = (&self.emitted.ready, &self.emitted.patches);
         let how = How {
             what: self.debug_info,
             compress: self.options.compress_debug,
-            split_files: &self.options.split_files,
+            split: match package {
+                Some(_) => &self.options.split_files,
+                None => &[],
+            },
+            package,
         };
         let mut report = debug::write::<I>(&self.program, placed, ready, patches, how, writer)?;
-        if let (Some((report, _)), Some(why)) = (&mut report, &self.not_updated) {
+        if let (Some(report), Some(why)) = (&mut report, &self.not_updated) {
             report.kept_because = Some(why.clone());
         }
         Ok(report)

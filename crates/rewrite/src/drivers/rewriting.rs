@@ -21,27 +21,47 @@ use rustc_hash::FxHashSet;
 use crate::error::Error;
 use crate::phases::Phases;
 
+/// Where an output goes.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputFile<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// Its permissions.
+    pub mode: u32,
+    /// What is there.
+    pub onto: Onto,
+    /// The file for the package of split debug information, which is written anew if the output has one. `None`: units
+    /// in files of their own stay as they are.
+    pub package: Option<&'a Path>,
+}
+
+impl<'a> OutputFile<'a> {
+    /// A new file, without a package.
+    pub fn new(path: &'a Path, mode: u32) -> Self {
+        OutputFile {
+            path,
+            mode,
+            onto: Onto::Anew,
+            package: None,
+        }
+    }
+}
+
 /// A job on a file, as far as it does not depend on what a checker says of the output.
 pub trait Rewriting {
     /// The report on an output.
     type Report;
 
-    /// Links what was made, and writes it. `mode`: the output's permissions. `onto`: what is at `out`.
+    /// Links what was made, and writes it.
     ///
     /// # Errors
     ///
     /// A file that cannot be written, or code that does not reach what it refers to.
-    fn write(
-        &mut self,
-        out: &Path,
-        mode: u32,
-        onto: Onto,
-        phases: &mut Phases,
-    ) -> Result<Self::Report, Error>;
+    fn write(&mut self, out: OutputFile<'_>, phases: &mut Phases) -> Result<Self::Report, Error>;
 
-    /// The package of split debug information that belongs beside what was written last, once.
-    fn package(&mut self) -> Option<Vec<u8>> {
-        None
+    /// Whether a package of split debug information was written with the last output.
+    fn has_package(&self) -> bool {
+        false
     }
 
     /// Whether what was written is for a checker to see; `asked`: whether the user wants it.

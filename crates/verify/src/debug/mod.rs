@@ -54,6 +54,7 @@ use std::sync::Arc;
 
 use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
 
+use crate::maps::Maps;
 use crate::progress;
 
 /// Sections are slices.
@@ -120,6 +121,8 @@ pub(crate) struct Both<'d> {
     pub is_split: bool,
     /// An index of a string is that of the same string in both.
     pub same_strings: bool,
+    /// Memory of the files.
+    pub maps: &'d Maps<'d>,
 }
 
 /// Where units are.
@@ -144,6 +147,18 @@ pub fn check_split<'d>(
     map: &'d CodeMap,
     files: [&'d [FileSections<'d>]; 2],
 ) -> DebugReport {
+    static IN_MEMORY: Maps<'static> = Maps::of(&|| ());
+    check_mapped(old, new, map, files, &IN_MEMORY)
+}
+
+/// The same for sections of files that are maps.
+pub(crate) fn check_mapped<'d>(
+    old: impl Fn(&str) -> &'d [u8],
+    new: impl Fn(&str) -> &'d [u8],
+    map: &'d CodeMap,
+    files: [&'d [FileSections<'d>]; 2],
+    maps: &'d Maps<'d>,
+) -> DebugReport {
     let mut report = DebugReport::default();
     let load = |section: &dyn Fn(&str) -> &'d [u8]| {
         let slice = |id: SectionId| EndianSlice::new(section(id.name()), LittleEndian);
@@ -165,6 +180,7 @@ pub fn check_split<'d>(
         is_split: false,
         // The sections are compared as a whole.
         same_strings: true,
+        maps,
     };
     let halves = |which: usize, parent: &Dwarf<Slice<'d>>| {
         split::Halves::read(files[which], parent, which == 1)
@@ -209,6 +225,7 @@ pub fn check_split<'d>(
     let of_units = || {
         postlink_parallel::map(&units, |pair| {
             progress::did();
+            both.maps.read(2 * pair.0.length_including_self());
             frame::unit(&both, *pair)
         })
     };

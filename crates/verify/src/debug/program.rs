@@ -192,7 +192,7 @@ fn compare(
         .each_ref()
         .map(|f| f.iter().map(super::joined).collect::<Vec<_>>());
     let (old_of, new_of) = (|n: &str| by_name(&old, n), |n: &str| by_name(&new, n));
-    *report = super::check_split(old_of, new_of, map, [&joined[0], &joined[1]]);
+    *report = super::check_mapped(old_of, new_of, map, [&joined[0], &joined[1]], cx.maps);
     // Sections without a meaning here must not change, and none may be lost.
     for (name, data) in &old {
         let known = super::is_compared(name);

@@ -440,6 +440,8 @@ fn half<'d>(
     b: &Half<'d>,
 ) -> DebugReport {
     let mut report = DebugReport::default();
+    // Strings, lists and abbreviations are about as much as entries.
+    both.maps.read(4 * a.header.length_including_self());
     let of_types = |half: &Half<'_>| {
         matches!(
             half.header.type_(),
@@ -489,6 +491,7 @@ fn half<'d>(
         halves: None,
         is_split: true,
         same_strings: same_strings && strings.is_some(),
+        maps: both.maps,
     };
     let mut units = Units {
         both: &halves,

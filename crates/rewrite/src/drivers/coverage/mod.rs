@@ -40,7 +40,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use postlink_elf::elf::Elf;
-use postlink_elf::write::{Onto, WriteOptions, Writer};
+use postlink_elf::write::{WriteOptions, Writer};
 use postlink_isa::coverage::{CallCounter, CallPlace, Covers};
 use postlink_isa::with_isa;
 use postlink_mip::{self as mip, Profile, Types, Width};
@@ -48,7 +48,7 @@ use regex::bytes::Regex;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 
-use super::rewriting::{Answer, Refusal, Rewriting};
+use super::rewriting::{Answer, OutputFile, Refusal, Rewriting};
 use crate::analyse::{FunctionCounters, Target, count_pins};
 use crate::discover::{NonlocalExits, Program, check_input, finds_new_header, identity};
 use crate::entries::Plan;
@@ -151,7 +151,7 @@ pub fn instrument_coverage(
     mode: u32,
     phases: &mut Phases,
 ) -> Result<CoverageReport, Error> {
-    prepare_coverage(elf, options, phases)?.write(out, mode, Onto::Anew, phases)
+    prepare_coverage(elf, options, phases)?.write(OutputFile::new(out, mode), phases)
 }
 
 /// Finds a file's functions and makes their instrumentation.
@@ -262,16 +262,14 @@ impl<'d, I: Covers> Covered<'d, I> {
     /// Links and writes once.
     fn attempt(
         &mut self,
-        out: &Path,
-        mode: u32,
-        onto: Onto,
+        out: OutputFile<'_>,
         phases: &mut Phases,
     ) -> Result<CoverageReport, Error> {
         phases.begin("link");
         let (mut profile, next) = self.map();
         let writer = self.link(&mut profile, next)?;
         phases.begin("write");
-        let summary = writer.write_onto(out, mode, onto)?;
+        let summary = writer.write_onto(out.path, out.mode, out.onto)?;
         phases.end();
         Ok(self.report(&profile, next, summary.size))
     }
@@ -304,14 +302,8 @@ impl<'d, I: Covers> Covered<'d, I> {
 impl<I: Covers> Rewriting for Covered<'_, I> {
     type Report = CoverageReport;
 
-    fn write(
-        &mut self,
-        out: &Path,
-        mode: u32,
-        onto: Onto,
-        phases: &mut Phases,
-    ) -> Result<CoverageReport, Error> {
-        let done = self.attempt(out, mode, onto, phases);
+    fn write(&mut self, out: OutputFile<'_>, phases: &mut Phases) -> Result<CoverageReport, Error> {
+        let done = self.attempt(out, phases);
         if !self.near || !matches!(done, Err(Error::Reach { .. })) {
             return done;
         }
@@ -324,7 +316,7 @@ impl<I: Covers> Rewriting for Covered<'_, I> {
             &self.options,
             self.near,
         );
-        self.attempt(out, mode, onto, phases)
+        self.attempt(out, phases)
     }
 
     /// Where code is to be in old bodies it is checked in any case: bodies that control may still reach

@@ -21,7 +21,8 @@ use postlink_elf::note::{Note, NoteKind};
 use postlink_isa::{Machine, with_isa};
 
 use super::{
-    AT_OLD_ENTRY, CompressDebug, DebugReport, entry_block, executable, has_debug_info, sections,
+    AT_OLD_ENTRY, CompressDebug, DebugInfo, DebugReport, How, entry_block, executable,
+    has_debug_info, sections,
 };
 use postlink_elf::FormatError;
 
@@ -238,9 +239,15 @@ pub fn update<'d>(
         input_bytes: sections::size(debug),
         ..DebugReport::default()
     };
-    let how = (compress, sections::Give::Whole, &[][..]);
-    let updated = sections::update(debug, &map, how, &mut report).map_err(OfDebugFile)?;
-    let changed = updated.sections.into_iter().map(|section| section.contents);
+    let how = How {
+        what: DebugInfo::Update,
+        compress,
+        split: &[],
+        package: None,
+    };
+    let updated = sections::update(debug, &map, how, sections::Give::Whole, &mut report);
+    let changed = updated.map_err(|why| OfDebugFile(why.to_string()))?;
+    let changed = changed.into_iter().map(|section| section.contents);
     let followed = super::probes::follow(debug, &map);
     if let Some(of) = &followed {
         (report.probes, report.probes_left) = (of.moved, of.gone);

@@ -20,6 +20,7 @@ mod sections;
 mod split;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run};
@@ -42,8 +43,8 @@ use crate::error::Error;
 pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
 pub use sections::CompressDebug;
 pub(crate) use sections::has_debug_info;
-use sections::{Changed, Give};
-pub use split::{SplitData, package_ids, skeletons};
+use sections::{Changed, Give, NotUpdated};
+pub use split::{Contents as SplitContents, SplitData, package_ids, skeletons};
 
 /// What symbols of jumps at old entries have after the function's name. Demangled it is `f(int) [clone .cold] [clone
 /// .entry]`: without `.cold` gdb puts a breakpoint on a function of C++ on the jump as well.
@@ -258,10 +259,13 @@ pub(crate) struct How<'a> {
     pub what: DebugInfo,
     pub compress: CompressDebug,
     /// Files of units that the program has only skeletons of.
-    pub split_files: &'a [SplitData],
+    pub split: &'a [SplitData],
+    /// Where their package goes. There is one if there are such files.
+    pub package: Option<&'a Path>,
 }
 
-/// Makes debug information of the output, the package of its split units, and the note that says what moved where.
+/// Makes debug information of the output and the note that says what moved where, and writes the package of split
+/// units.
 /// `None`: there is none, and nothing says that there is a file with it.
 pub(crate) fn write<I: Isa>(
     program: &Program<'_>,
@@ -270,10 +274,9 @@ pub(crate) fn write<I: Isa>(
     entry_patches: &[EntryPatch],
     how: How<'_>,
     writer: &mut Writer<'_>,
-) -> Result<Option<(DebugReport, Option<Vec<u8>>)>, Error> {
+) -> Result<Option<DebugReport>, Error> {
     let elf = program.elf;
     let what = how.what;
-    let mut package = None;
     let parts = || placed.map_parts::<I>(program, ready, entry_patches);
     let has_probes = postlink_elf::probes::section(elf).is_some();
     if !has_debug_info(elf) {
@@ -308,7 +311,7 @@ pub(crate) fn write<I: Isa>(
             let parts = parts();
             placed.entry_symbols(program, &parts, writer);
             match updated(elf, parts, how, writer, &mut report)? {
-                Ok(made) => package = made,
+                Ok(()) => {}
                 Err(why) => {
                     report.what = DebugInfo::Keep;
                     report.kept_because = Some(why);
@@ -320,7 +323,7 @@ pub(crate) fn write<I: Isa>(
     if has_probes && report.what == DebugInfo::Keep {
         report.probes_left = probes::left(elf, &parts().bodies);
     }
-    Ok(Some((report, package)))
+    Ok(Some(report))
 }
 
 /// Makes the notes of static probes name new code.
@@ -365,23 +368,23 @@ fn updated(
     how: How<'_>,
     writer: &mut Writer<'_>,
     report: &mut DebugReport,
-) -> Result<Result<Option<Vec<u8>>, String>, Error> {
+) -> Result<Result<(), String>, Error> {
     let map = match AddressMap::new(parts) {
         Ok(map) => map,
         Err(e) => return Ok(Err(e.to_string())),
     };
-    let how = (how.compress, Give::Edits, how.split_files);
-    let updated = match sections::update(elf, &map, how, report) {
-        Ok(updated) => updated,
-        Err(why) => return Ok(Err(why)),
+    let sections = match sections::update(elf, &map, how, Give::Edits, report) {
+        Ok(sections) => sections,
+        Err(NotUpdated::Because(why)) => return Ok(Err(why)),
+        Err(NotUpdated::Unwritten(e)) => return Err(e.into()),
     };
-    for section in updated.sections {
+    for section in sections {
         put(section, writer)?;
     }
     put_moves(&map, writer)?;
     put_probes(elf, &map, writer, report)?;
     leave_out_links(elf, writer)?;
-    Ok(Ok(updated.package))
+    Ok(Ok(()))
 }
 
 /// Gives a section its new contents; what the input does not have is appended.

@@ -16,11 +16,11 @@ use postlink_elf::compressed::{self, Packing, Unpacked};
 use postlink_elf::debug_file::Contents;
 use postlink_elf::elf::Elf;
 use postlink_elf::memory;
-use postlink_elf::write::Edits;
+use postlink_elf::write::{Edits, WriteError};
 use serde::Serialize;
 
-use super::DebugReport;
 use super::split::{self, SplitData};
+use super::{DebugReport, How};
 
 /// How sections of debug information are compressed in the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -76,12 +76,21 @@ pub(super) enum Give {
     Whole,
 }
 
-/// Debug information that was updated.
-pub(super) struct Updated {
-    /// Sections of the file that are not the input's.
-    pub sections: Vec<Changed>,
-    /// The package of split units.
-    pub package: Option<Vec<u8>>,
+/// Why debug information was not updated.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotUpdated {
+    /// It has to stay as it is.
+    #[error("{0}")]
+    Because(String),
+    /// The package of split units could not be written.
+    #[error(transparent)]
+    Unwritten(#[from] WriteError),
+}
+
+impl NotUpdated {
+    pub fn because(why: impl ToString) -> Self {
+        NotUpdated::Because(why.to_string())
+    }
 }
 
 /// Whether a section holds debug information.
@@ -129,33 +138,42 @@ pub(super) fn unpack<'d>(elf: &Elf<'d>) -> Result<ByName<'d>, FormatError> {
     Ok(by_name)
 }
 
-/// Updates a file's debug information, and says in the report what was done. The error says why it has to stay
-/// as it is.
+/// Updates a file's debug information, writes the package of split units, and says in the report what was done. Returns
+/// sections of the file that are not the input's.
 pub(super) fn update(
     elf: &Elf<'_>,
     map: &AddressMap,
-    (compress, give, split_files): (CompressDebug, Give, &[SplitData]),
+    how: How<'_>,
+    give: Give,
     report: &mut DebugReport,
-) -> Result<Updated, String> {
-    let by_name = unpack(elf).map_err(|e| e.to_string())?;
+) -> Result<Vec<Changed>, NotUpdated> {
+    let by_name = unpack(elf).map_err(NotUpdated::because)?;
     let give_back = |what| match what {
-        Memory::Read => elf.release(),
+        Memory::Read => {
+            elf.release();
+            how.split.iter().for_each(SplitData::release);
+        }
         Memory::Freed => memory::give_back_freed(),
     };
     let old = Sections::load(|name| by_name.get(name).map(|(_, of)| &of.bytes[..]));
     let old = old.giving_back(&give_back);
-    let (loaded, mut wrong) = split::load(split_files);
+    let (loaded, mut wrong) = split::load(how.split);
     let files = split::files(&loaded, &mut wrong);
-    let mut done = postlink_dwarf::update_split(&old, &files, map).map_err(|e| e.to_string())?;
-    let package = split::package(elf, &files, &done)?;
+    let mut done = postlink_dwarf::update_split(&old, &files, map).map_err(NotUpdated::because)?;
     report.split_files = files.len() as u64;
-    report.package_bytes = package.as_ref().map_or(0, |p| p.len() as u64);
+    if let Some(path) = how.package {
+        report.package_bytes = split::package(elf.machine, (&old, &files), &done, path)?;
+    }
+    // They are as large as the debug information of the program.
+    done.files = Vec::new();
+    drop(files);
+    drop(loaded);
     let changes = std::mem::take(&mut done.changes).into_sections();
     let changed: BTreeMap<&str, New> = changes
         .map(|(section, splices)| {
             let name = section.name();
             let of = by_name.get(name).filter(|_| give == Give::Edits);
-            let plain = |p: Packing| p == Packing::None && compress.of(p) == p;
+            let plain = |p: Packing| p == Packing::None && how.compress.of(p) == p;
             let new = match of.filter(|(_, of)| plain(of.packing)) {
                 Some(_) => New::Edits(Edited(splices)),
                 None => New::Whole(splices.apply(old.get(section))),
@@ -163,7 +181,7 @@ pub(super) fn update(
             (name, new)
         })
         .collect();
-    let sections = pack(elf, &by_name, changed, compress).map_err(|e| e.to_string())?;
+    let sections = pack(elf, &by_name, changed, how.compress).map_err(NotUpdated::because)?;
     report.output_bytes = report.input_bytes;
     for section in &sections {
         let before = section.contents.index.map_or(0, |i| elf.sections[i].size);
@@ -192,7 +210,7 @@ pub(super) fn update(
         .iter()
         .map(|(loss, count)| (loss.name().to_owned(), *count))
         .collect();
-    Ok(Updated { sections, package })
+    Ok(sections)
 }
 
 /// New contents of a section.

@@ -9,12 +9,18 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use postlink_dwarf::split::{self, Skeleton};
 use postlink_dwarf::{SplitFile, Update};
 use postlink_elf::compressed;
 use postlink_elf::elf::Elf;
+use postlink_elf::write::WriteError;
+
+use super::sections::NotUpdated;
 
 /// A file of split units, in memory or mapped.
 #[derive(Clone)]
@@ -22,7 +28,13 @@ pub struct SplitData {
     /// Its name, for messages.
     pub name: String,
     /// Its contents.
-    pub bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    pub bytes: Arc<dyn Contents>,
+}
+
+/// Contents of a file.
+pub trait Contents: AsRef<[u8]> + Send + Sync {
+    /// Gives back the memory of what was read so far, if it is a map: what is needed again is read again.
+    fn release(&self) {}
 }
 
 impl fmt::Debug for SplitData {
@@ -36,6 +48,11 @@ impl SplitData {
     /// Its contents.
     pub fn contents(&self) -> &[u8] {
         (*self.bytes).as_ref()
+    }
+
+    /// Gives back the memory of what was read so far of it.
+    pub fn release(&self) {
+        self.bytes.release();
     }
 }
 
@@ -92,19 +109,31 @@ pub(super) fn files<'d>(loaded: &'d [Sections<'d>], wrong: &mut Vec<String>) -> 
     out
 }
 
-/// The output's package; `None` if nothing was updated in any file.
+/// Writes the output's package to a file. Returns its length; 0: nothing was updated in any file, and nothing is
+/// written.
 pub(super) fn package(
-    elf: &Elf<'_>,
-    files: &[SplitFile<'_>],
+    machine: u16,
+    (program, files): (&postlink_dwarf::Sections<'_>, &[SplitFile<'_>]),
     update: &Update,
-) -> Result<Option<Vec<u8>>, String> {
+    path: &Path,
+) -> Result<u64, NotUpdated> {
     if update.files.iter().all(Option::is_none) {
-        return Ok(None);
+        return Ok(0);
     }
-    let package = split::package(files, &update.files).map_err(|e| e.to_string())?;
-    let sections = package
-        .sections
-        .iter()
-        .map(|(name, bytes)| (*name, &bytes[..]));
-    Ok(Some(postlink_elf::package::write(elf.machine, sections)))
+    let package = split::package(program, files, &update.files).map_err(NotUpdated::because)?;
+    let sections: Vec<(&str, u64)> = package.sections().collect();
+    let write = || -> io::Result<u64> {
+        // Contributions are in buffers already, strings and lists of a few bytes are not.
+        const BUFFER: usize = 1 << 16;
+        let mut out = BufWriter::with_capacity(BUFFER, File::create(path)?);
+        let contents = |number: usize, out: &mut dyn Write| package.write(number, out);
+        let len = postlink_elf::package::write(machine, &sections, contents, &mut out)?;
+        out.flush()?;
+        Ok(len)
+    };
+    let written = write().map_err(|source| WriteError::Io {
+        path: path.display().to_string(),
+        source,
+    });
+    Ok(written?)
 }
