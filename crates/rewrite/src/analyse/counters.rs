@@ -722,30 +722,13 @@ mod tests {
     use postlink_isa::Cond;
 
     use super::*;
-    use crate::cfg::{Block, ExclusiveRegion};
+    use crate::cfg::for_tests;
 
-    /// Blocks of 256 bytes; `(how it ends, successors, nothing good follows)`.
+    /// `(how it ends, successors, nothing good follows)`.
     fn graph(blocks: &[(Term, &[BlockId], bool)]) -> Cfg {
-        let mut cfg = Cfg::default();
-        for (i, (term, succs, unlikely)) in blocks.iter().enumerate() {
-            let start = 256 * i as u64;
-            cfg.blocks.push(Block {
-                start,
-                end: start + 256,
-                term_at: start + 256,
-                term: *term,
-                succ: cfg.succs.len() as u32,
-                nsucc: succs.len() as u32,
-                entry: i == 0,
-                landing_pad: false,
-                nonlocal_exits: false,
-                faults_from: u64::MAX,
-                returns_twice: false,
-                unlikely: *unlikely,
-                watch: ExclusiveRegion::default(),
-                piece: 0,
-            });
-            cfg.succs.extend_from_slice(succs);
+        let mut cfg = for_tests::graph(256, blocks.iter().map(|(term, succs, _)| (*term, *succs)));
+        for (block, (_, _, unlikely)) in cfg.blocks.iter_mut().zip(blocks) {
+            block.unlikely = *unlikely;
         }
         cfg
     }

@@ -337,32 +337,10 @@ mod tests {
     use postlink_isa::Cond;
 
     use super::*;
-    use crate::cfg::ExclusiveRegion;
+    use crate::cfg::for_tests;
 
-    /// Blocks of 32 bytes.
     fn graph(blocks: &[(Term, &[BlockId])]) -> Cfg {
-        let mut cfg = Cfg::default();
-        for (i, (term, succs)) in blocks.iter().enumerate() {
-            let start = 32 * i as u64;
-            cfg.blocks.push(Block {
-                start,
-                end: start + 32,
-                term_at: start + 32,
-                term: *term,
-                succ: cfg.succs.len() as u32,
-                nsucc: succs.len() as u32,
-                entry: i == 0,
-                landing_pad: false,
-                nonlocal_exits: false,
-                faults_from: u64::MAX,
-                returns_twice: false,
-                unlikely: false,
-                watch: ExclusiveRegion::default(),
-                piece: 0,
-            });
-            cfg.succs.extend_from_slice(succs);
-        }
-        cfg
+        for_tests::graph(32, blocks.iter().copied())
     }
 
     const COND: Term = Term::Cond { cond: Cond(4) };

@@ -183,31 +183,10 @@ fn dominators(cfg: &Cfg, order: &[u32], number: &[u32], before: &[Vec<u32>]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cfg::{Block, ExclusiveRegion, Term};
+    use crate::cfg::{Term, for_tests};
 
     fn graph(succs: &[&[BlockId]]) -> Cfg {
-        let mut cfg = Cfg::default();
-        for (i, succs) in succs.iter().enumerate() {
-            let start = 16 * i as u64;
-            cfg.blocks.push(Block {
-                start,
-                end: start + 16,
-                term_at: start + 16,
-                term: Term::Fall,
-                succ: cfg.succs.len() as u32,
-                nsucc: succs.len() as u32,
-                entry: i == 0,
-                landing_pad: false,
-                nonlocal_exits: false,
-                faults_from: u64::MAX,
-                returns_twice: false,
-                unlikely: false,
-                watch: ExclusiveRegion::default(),
-                piece: 0,
-            });
-            cfg.succs.extend_from_slice(succs);
-        }
-        cfg
+        for_tests::graph(16, succs.iter().map(|succs| (Term::Fall, *succs)))
     }
 
     fn depths(succs: &[&[BlockId]]) -> Vec<u32> {

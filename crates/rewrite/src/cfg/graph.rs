@@ -319,3 +319,37 @@ impl Cfg {
             .collect()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod for_tests {
+    use super::*;
+
+    /// A graph of blocks of one size, from address 0 on: how each ends, and its successors. The first is the entry.
+    pub(crate) fn graph<'s>(
+        size: u64,
+        blocks: impl IntoIterator<Item = (Term, &'s [BlockId])>,
+    ) -> Cfg {
+        let mut cfg = Cfg::default();
+        for (i, (term, succs)) in blocks.into_iter().enumerate() {
+            let start = size * i as u64;
+            cfg.blocks.push(Block {
+                start,
+                end: start + size,
+                term_at: start + size,
+                term,
+                succ: cfg.succs.len() as u32,
+                nsucc: succs.len() as u32,
+                entry: i == 0,
+                landing_pad: false,
+                nonlocal_exits: false,
+                faults_from: u64::MAX,
+                returns_twice: false,
+                unlikely: false,
+                watch: ExclusiveRegion::default(),
+                piece: 0,
+            });
+            cfg.succs.extend_from_slice(succs);
+        }
+        cfg
+    }
+}
