@@ -354,6 +354,7 @@ fn prove_written<'a>(
             input.release();
             output.release();
         },
+        freed: &postlink_elf::memory::give_back_freed,
     };
     let checked = verify_files_again(files, before, keep, &options);
     let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;

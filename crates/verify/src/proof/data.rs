@@ -414,6 +414,7 @@ pub(crate) fn staying_pointers<A: Arch>(
             Some((whose.filter(|_| stays)?, old))
         };
         let all = postlink_parallel::flat_map_chunks(s.bytes, 24 << 12, |part| {
+            cx.maps.read(part.len());
             part.chunks_exact(24).filter_map(one)
         });
         found.inside.extend(all);
