@@ -181,7 +181,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let end = end.filter(|end| !matches || self.comes_to(state, *end, places));
         self.s.moments = moments;
         let end = end?;
-        self.out.footprint.join(&footprint);
+        self.footprint.join(&footprint);
         if !footprint.callers.is_empty() {
             let from = chain.first().copied().unwrap_or_else(|| state.addr());
             self.note_caller(from, at, &footprint.callers);
@@ -447,7 +447,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return None;
         }
         self.out.by_convention |= by_convention.get();
-        self.out.footprint.own = true;
+        self.footprint.own = true;
         self.s.moments.clear();
         self.s.moments.push(Moment {
             at: at.get(),
@@ -680,7 +680,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 "the recorder of an indirect call does not go where that would, or changes something else",
             );
         }
-        self.out.footprint.join(&footprint);
+        self.footprint.join(&footprint);
         self.out.recorded += 1;
         self.out.recorders.push(target);
         self.changing_stub_registers.push((p, q));

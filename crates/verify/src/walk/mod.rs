@@ -71,6 +71,7 @@ use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use std::cell::Cell;
+use std::sync::LazyLock;
 
 /// Pairs of a walked function, compact: for questions from other functions.
 #[derive(Clone, Debug, Default)]
@@ -102,8 +103,10 @@ pub(crate) struct Walked {
     pub silent: Few<u32>,
     /// Stretches of new code that nothing reaches, padding as well: places in the new ranges.
     pub free: Few<std::ops::Range<u32>>,
-    /// What counting touches.
-    pub footprint: Footprint,
+    /// What counting touches, if that is more than memory at the thread's own base.
+    pub footprint: Option<Box<Footprint>>,
+    /// It touches that.
+    pub touches_own: bool,
     /// Why what is noted as where a call came from may be something else.
     pub no_caller: Option<Box<str>>,
     /// Inserted code changes flags or registers that are dead only by calling conventions.
@@ -111,7 +114,7 @@ pub(crate) struct Walked {
     /// Indirect calls and jumps that are recorded.
     pub recorded: u64,
     /// Where their recorders begin.
-    pub recorders: Vec<OutputAddr>,
+    pub recorders: Few<OutputAddr>,
     /// Instructions of inserted code that have moved the stack pointer, and whose unwind rows say so: how many.
     pub moved_stack_rows: u64,
     /// Indirect jumps that continue in old code, by old address.
@@ -135,6 +138,12 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
+    /// What counting touches beside memory at the thread's own base.
+    pub(crate) fn footprint(&self) -> &Footprint {
+        static NOTHING: LazyLock<Footprint> = LazyLock::new(Footprint::default);
+        self.footprint.as_deref().unwrap_or_else(|| &NOTHING)
+    }
+
     /// Gives up what its lists could grow by: those of all functions are in memory at once.
     fn shrink(&mut self) {
         self.cross.shrink();
@@ -142,6 +151,7 @@ impl Walked {
         self.entrances.shrink();
         self.silent.shrink();
         self.free.shrink();
+        self.recorders.shrink();
     }
 }
 
@@ -218,6 +228,8 @@ struct Walk<'a, 's, A: Arch> {
     new: SmallVec<[(Range<OutputAddr>, &'a [u8], usize); 2]>,
     s: &'s mut Scratch<'a>,
     out: Walked,
+    /// What counting touches.
+    footprint: Footprint,
     lsdas: bool,
     /// The personality routine may be asked about any instruction.
     faults: bool,
@@ -292,6 +304,7 @@ pub(crate) fn walk<'a, A: Arch>(
         new: SmallVec::new(),
         s: scratch,
         out: Walked::default(),
+        footprint: Footprint::default(),
         lsdas: false,
         faults: false,
         base: cx.input.extent().0,
@@ -1248,6 +1261,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         marks.runs(runs);
         let runs = runs.as_slice().into();
         self.out.pairs = Pairs { runs, starts };
+        // Of nearly all functions it is a few bytes.
+        self.out.touches_own = std::mem::take(&mut self.footprint.own);
+        let more = self.footprint != Footprint::default();
+        self.out.footprint = more.then(|| Box::new(std::mem::take(&mut self.footprint)));
         self.out.silent.sort_unstable();
         self.out.entrances.sort_unstable();
         self.out.entrances.dedup();
