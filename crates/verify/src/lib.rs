@@ -656,12 +656,8 @@ fn prove<'a, A: Arch>(
     let mut found = Findings::default();
     let counting = claim.kind == 0;
     let mut layout = image::layout_of(input, output, counting, &mut found.file);
-    let mut of_output = Findings::default();
-    let (old_unwind, new_unwind) = postlink_parallel::join(
-        || unwind_table(input, "input", &mut found),
-        || unwind_table(output, "output", &mut of_output),
-    );
-    found.append(of_output);
+    let (old_unwind, new_unwind) = unwind_tables(input, output, &mut found);
+    maps.give_back();
     let functions = || (0..).zip(&claim.functions);
     let of_old = functions().flat_map(|(id, f)| f.old.iter().map(move |r| (*r, id)));
     let with_own = functions().filter(|(_, f)| f.folded.is_none());
@@ -884,6 +880,21 @@ fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind:
             .push(Failure::new(Check::Unwind, format!("{which}: {what}")));
         unwind::Table::default()
     })
+}
+
+/// Those of the input and the output.
+fn unwind_tables<'a, 'o>(
+    input: &Elf<'a>,
+    output: &Elf<'o>,
+    found: &mut Findings,
+) -> (unwind::Table<'a>, unwind::Table<'o>) {
+    let mut of_output = Findings::default();
+    let tables = postlink_parallel::join(
+        || unwind_table(input, "input", found),
+        || unwind_table(output, "output", &mut of_output),
+    );
+    found.append(of_output);
+    tables
 }
 
 /// Old bodies that branch into what the entry jump overwrote, and those with other code in them, must not run any more.

@@ -869,6 +869,7 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
     let (olds, strings) = old.symbols_and_strings(elf::SHT_SYMTAB);
     let (news, new_strings) = new.symbols_and_strings(elf::SHT_SYMTAB);
     let names = Names::new(strings, new_strings);
+    cx.maps.read(strings.len() + new_strings.len());
     let fits = |(name_a, a): &(u32, Symbol<'_>), (name_b, b): &(u32, Symbol<'_>)| {
         let of = |s: &Symbol<'_>| (s.info, s.other, s.section == 0);
         if of(a) != of(b) || !names.are_equal(*name_a, *name_b) {
