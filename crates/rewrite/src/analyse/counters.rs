@@ -49,6 +49,11 @@ pub struct Scratch {
     placer: Placer,
     solver: Solver,
     effects: Vec<Effects>,
+    /// By block: its instructions, as [`Known`] has them.
+    ranges: Vec<(u32, u32)>,
+    /// By block: ways that lead to it.
+    into: Vec<u32>,
+    live: LiveScratch,
 }
 
 /// A function's instructions with what each reads and overwrites: found out once for all of its counters.
@@ -56,18 +61,18 @@ struct Known<'i> {
     insns: &'i [Insn],
     effects: &'i [Effects],
     /// By block: its first instruction, and one past its last.
-    blocks: Vec<(u32, u32)>,
+    blocks: &'i [(u32, u32)],
     /// By piece: what calls need not keep there.
     kept_at_calls: SmallVec<[RegSet; 2]>,
 }
 
 impl<'i> Known<'i> {
-    /// `code`: what the graph was built with. `effects` is space for them.
+    /// `code`: what the graph was built with. `effects` and `blocks` are space for them.
     fn new<I: Isa>(
         program: &Program<'_>,
         cfg: &Cfg,
         code: &'i cfg::Scratch,
-        effects: &'i mut Vec<Effects>,
+        (effects, blocks): (&'i mut Vec<Effects>, &'i mut Vec<(u32, u32)>),
     ) -> Self {
         let (insns, pieces) = code.instructions();
         effects.clear();
@@ -97,7 +102,8 @@ impl<'i> Known<'i> {
             }
             (first as u32, next as u32)
         };
-        let blocks = cfg.blocks.iter().map(of_block).collect();
+        blocks.clear();
+        blocks.extend(cfg.blocks.iter().map(of_block));
         Known {
             insns,
             effects,
@@ -187,14 +193,22 @@ impl Placement {
             mode: Some(mode),
             ..Probes::default()
         };
-        let mut into = vec![0u32; cfg.blocks.len()];
+        let Scratch {
+            effects,
+            ranges,
+            into,
+            live: live_scratch,
+            ..
+        } = scratch;
+        into.clear();
+        into.resize(cfg.blocks.len(), 0);
         for s in &cfg.succs {
             into[*s as usize] += 1;
         }
         probes.nodes.reserve(self.counted.len());
-        let known = Known::new::<I>(program, cfg, code, &mut scratch.effects);
+        let known = Known::new::<I>(program, cfg, code, (effects, ranges));
         let spare = spare_of::<I>(program, cfg, &known);
-        let live = Liveness::new::<I>(program, cfg, &known);
+        let live = Liveness::new::<I>(program, cfg, &known, live_scratch);
         let how = (mode, spare, &live, &known);
         for (counter, edge) in self.counted.iter().enumerate() {
             let counter = counter as u32;
@@ -240,6 +254,7 @@ impl Placement {
                 Meaning::Target(_) | Meaning::Outside => {}
             }
         }
+        (live_scratch.entries, live_scratch.ends) = (live.entries, live.ends);
         probes
     }
 
@@ -541,6 +556,17 @@ struct Liveness {
     ends: Vec<(RegSet, bool)>,
 }
 
+/// Memory that [`Liveness`] is found out in, used again from function to function.
+#[derive(Default)]
+struct LiveScratch {
+    entries: Vec<RegSet>,
+    next: Vec<RegSet>,
+    ends: Vec<(RegSet, bool)>,
+    /// By block: what it reads before it overwrites it, and what it leaves alone.
+    blocks: Vec<(RegSet, RegSet)>,
+    read: Vec<RegSet>,
+}
+
 /// Blocks through which a flag may be followed that is dead behind them.
 const FOLLOWED: usize = 32;
 
@@ -548,8 +574,12 @@ const FOLLOWED: usize = 32;
 const ROUNDS: usize = 8;
 
 impl Liveness {
-    fn new<I: Isa>(program: &Program<'_>, cfg: &Cfg, known: &Known<'_>) -> Liveness {
-        // By block: what it reads before it overwrites it, and what it leaves alone.
+    fn new<I: Isa>(
+        program: &Program<'_>,
+        cfg: &Cfg,
+        known: &Known<'_>,
+        scratch: &mut LiveScratch,
+    ) -> Liveness {
         let of_block = |b: BlockId| {
             let mut reads = kept_for_pads::<I>(cfg);
             let mut open = RegSet::ALL;
@@ -560,26 +590,39 @@ impl Liveness {
             (reads, open)
         };
         let all = 0..cfg.blocks.len() as BlockId;
-        let blocks: Vec<(RegSet, RegSet)> = all.clone().map(of_block).collect();
-        let ends = all.map(|b| live_at_end::<I>(program, cfg, b)).collect();
-        let mut live = Liveness {
-            entries: vec![RegSet::ALL; blocks.len()],
+        let LiveScratch {
+            entries,
+            next,
             ends,
+            blocks,
+            read,
+        } = scratch;
+        blocks.clear();
+        blocks.extend(all.clone().map(of_block));
+        let mut live = Liveness {
+            entries: std::mem::take(entries),
+            ends: std::mem::take(ends),
         };
-        let mut next = live.entries.clone();
+        live.ends.clear();
+        live.ends
+            .extend(all.map(|b| live_at_end::<I>(program, cfg, b)));
+        for list in [&mut live.entries, &mut *next] {
+            list.clear();
+            list.resize(blocks.len(), RegSet::ALL);
+        }
         for _ in 0..ROUNDS {
-            for ((b, next), (reads, open)) in (0..).zip(&mut next).zip(&blocks) {
+            for ((b, next), (reads, open)) in (0..).zip(&mut *next).zip(&*blocks) {
                 *next = reads.or(RegSet(live.behind(cfg, b).0 & open.0));
             }
-            if next == live.entries {
+            if *next == live.entries {
                 break;
             }
-            std::mem::swap(&mut live.entries, &mut next);
+            std::mem::swap(&mut live.entries, next);
         }
         if I::counter_len(CounterMode::Atomic, I::FLAGS)
             != I::counter_len(CounterMode::Atomic, RegSet::EMPTY)
         {
-            live.free_flags(cfg, &blocks, I::FLAGS);
+            live.free_flags(cfg, blocks, I::FLAGS, (read, next));
         }
         live
     }
@@ -596,13 +639,20 @@ impl Liveness {
     }
 
     /// Takes flags away from what is live where blocks begin that no way reads, if that shows within [`FOLLOWED`]
-    /// blocks. `blocks`: what each reads, and what it leaves alone.
-    fn free_flags(&mut self, cfg: &Cfg, blocks: &[(RegSet, RegSet)], flags: RegSet) {
+    /// blocks. `blocks`: what each reads, and what it leaves alone. The last two are space.
+    fn free_flags(
+        &mut self,
+        cfg: &Cfg,
+        blocks: &[(RegSet, RegSet)],
+        flags: RegSet,
+        (read, thought): (&mut Vec<RegSet>, &mut Vec<RegSet>),
+    ) {
         let both = |a: RegSet, b: RegSet| RegSet(a.0 & b.0);
         if !self.entries.iter().any(|live| live.meets(flags)) {
             return;
         }
-        let mut read: Vec<RegSet> = vec![RegSet::EMPTY; blocks.len()];
+        read.clear();
+        read.resize(blocks.len(), RegSet::EMPTY);
         loop {
             let mut changed = false;
             for b in (0..blocks.len()).rev() {
@@ -618,20 +668,21 @@ impl Liveness {
                 break;
             }
         }
-        let thought = self.entries.clone();
+        thought.clone_from(&self.entries);
         for b in 0..blocks.len() {
             let unread = both(thought[b], flags).minus(read[b]);
             if unread == RegSet::EMPTY {
                 continue;
             }
-            let mut seen: Vec<BlockId> = vec![b as BlockId];
+            let mut seen: SmallVec<[BlockId; FOLLOWED]> = SmallVec::new();
+            seen.push(b as BlockId);
             let mut at = 0;
-            while let Some(next) = seen.get(at)
+            while let Some(&next) = seen.get(at)
                 && seen.len() <= FOLLOWED
             {
                 at += 1;
-                let open = both(blocks[*next as usize].1, unread);
-                for s in cfg.succs(*next) {
+                let open = both(blocks[next as usize].1, unread);
+                for s in cfg.succs(next) {
                     if thought[*s as usize].meets(open) && !seen.contains(s) {
                         seen.push(*s);
                     }
@@ -814,7 +865,7 @@ mod tests {
                 ends: vec![(RegSet::EMPTY, true); cfg.blocks.len()],
             };
             live.entries[last] = last_reads;
-            live.free_flags(cfg, &blocks, FLAG);
+            live.free_flags(cfg, &blocks, FLAG, (&mut Vec::new(), &mut Vec::new()));
             live.entries
         };
         assert_eq!(free(&graph(&looped), RegSet::EMPTY), [RegSet::EMPTY; 3]);

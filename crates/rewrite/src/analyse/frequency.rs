@@ -285,9 +285,13 @@ pub const SHAPES: usize = WAY.len() + DISTANCE.len();
 
 /// How likely a jump is taken.
 fn taken((way, other, distance): (u32, u32, usize)) -> f32 {
-    let odds = |bits: u32| {
-        let held = WAY.iter().enumerate().filter(|(k, _)| bits >> k & 1 == 1);
-        held.fold(1.0, |odds, (_, factor)| odds * factor)
+    let odds = |mut bits: u32| {
+        let mut odds = 1.0;
+        while bits != 0 {
+            odds *= WAY[bits.trailing_zeros() as usize];
+            bits &= bits - 1;
+        }
+        odds
     };
     // What both have in common says nothing.
     let (way, other) = (odds(way & !other) * DISTANCE[distance], odds(other & !way));
