@@ -238,6 +238,9 @@ pub fn place<I: Isa>(
         p.place_veneer_group::<I>(ready, veneer_group, orders, options, writer);
     }
     p.own_tables = OwnTables::place(ready, writer);
+    let checked = moving(ready).filter(|(_, r)| r.code.entry_check > 0);
+    p.external_entries.reserve(checked.count());
+    p.entries.reserve(ready.len());
     for (i, r) in moving(ready) {
         let start = InputAddr::new(program.start(r.function as usize));
         let entry = p.block(ready, i, 0);

@@ -4,7 +4,7 @@ use postlink_elf::elf::SymbolTable;
 use postlink_elf::note::{self, EntryLevel, MovedFunction, Note, NoteBasis};
 use postlink_elf::write::{InSection, NewId, NewKind, NewSymbol, SymbolEdit, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::place::{LinkOptions, Placement};
 use super::ready::{Ready, moving};
@@ -23,8 +23,10 @@ impl Placement {
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) {
-        let by_function: FxHashMap<u32, usize> =
-            moving(ready).map(|(i, r)| (r.function, i)).collect();
+        let mut by_function = vec![None; program.functions.len()];
+        for (i, r) in moving(ready) {
+            by_function[r.function as usize] = Some(i as u32); // functions have numbers of 32 bits
+        }
         let section = |addr: OutputAddr| -> Option<NewId> {
             self.sections
                 .iter()
@@ -52,7 +54,7 @@ impl Placement {
                     SymbolTable::Static => *self.entries.get(&InputAddr::new(s.value))?,
                 };
                 let piece = program.piece_at(s.value)?;
-                let i = *by_function.get(&piece.function)?;
+                let i = by_function[piece.function as usize]? as usize;
                 let first = ready[i].code.blocks.first();
                 let entered = first.map_or(0, |b| usize::from(b.0));
                 let section = match self.in_old_body[i].get(entered) {
@@ -78,12 +80,17 @@ impl Placement {
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
         for (i, r) in moving(ready) {
+            let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
+            let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
+            let mut parts = parts.enumerate().peekable();
+            // Most functions have none.
+            if parts.peek().is_none() {
+                continue;
+            }
             let start = program.start(r.function as usize);
             let k = program.symbols.partition_point(|s| s.0 < start);
             let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
-            let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
-            let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
-            for (number, (fragment, (value, size, _))) in parts.enumerate() {
+            for (number, (fragment, (value, size, _))) in parts {
                 let placed = self.sections[usize::from(self.veneer_groups[i])][fragment];
                 let section = match (self.in_old_body[i][fragment], placed) {
                     (true, _) => match program.piece_at(value.get()) {
