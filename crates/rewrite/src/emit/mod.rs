@@ -9,4 +9,4 @@ mod body;
 mod unwind;
 
 pub use body::{Emitted, Fragment, Plan, Span, emit};
-pub use unwind::{FragmentUnwind, Stack, carry};
+pub use unwind::{FragmentUnwind, NewCallSite, Stack, carry};
