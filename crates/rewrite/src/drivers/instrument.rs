@@ -492,6 +492,8 @@ fn link_all<'d, I: Isa>(
     let (probes, runtime) = routines.fill::<I>(&memory, &slow.bytes, &mut writer)?;
     placed.fill::<I>(program, ready, orders, &probes, &mut writer)?;
     placed.references::<I>(program, ready, &made.patches, false, &mut writer)?;
+    // Nearly all pages of the old code were looked at, and most memory is needed next.
+    elf.release();
     entry.install(runtime, &mut writer)?;
     placed.symbols(program, ready, &link_options, &mut writer);
     placed.note(program, ready, &made.patches, &link_options, &mut writer)?;
