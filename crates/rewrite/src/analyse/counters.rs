@@ -166,19 +166,26 @@ pub(crate) fn estimate(cfg: &Cfg) -> Vec<f32> {
 impl Placement {
     /// Feeds the identity of the counters into a digest.
     pub fn digest(&self, start: u64, sites: usize, hash: &mut Xxh3) {
-        hash.update(&start.to_le_bytes());
-        hash.update(&(self.counted.len() as u32).to_le_bytes());
-        hash.update(&(sites as u32).to_le_bytes());
+        // The hash is not made for a few bytes at a time.
+        let mut bytes: SmallVec<[u8; DIGESTED]> = SmallVec::new();
+        bytes.extend_from_slice(&start.to_le_bytes());
+        bytes.extend_from_slice(&(self.counted.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(sites as u32).to_le_bytes());
         for c in &self.counted {
+            if bytes.len() == DIGESTED {
+                hash.update(&bytes);
+                bytes.clear();
+            }
             let (a, b) = match self.meaning[*c as usize] {
                 Meaning::Node(b) => (b, u32::MAX),
                 Meaning::Edge(b, w) => (b, w),
                 Meaning::Target(b) => (b, u32::MAX - 1),
                 Meaning::Outside => (u32::MAX, u32::MAX),
             };
-            hash.update(&a.to_le_bytes());
-            hash.update(&b.to_le_bytes());
+            bytes.extend_from_slice(&a.to_le_bytes());
+            bytes.extend_from_slice(&b.to_le_bytes());
         }
+        hash.update(&bytes);
     }
 
     /// Turns counters into code to be put in. `code`: what the graph was built with.
@@ -368,6 +375,9 @@ pub(crate) fn cheapest<I: Isa>(
         (cost, &behind),
     )
 }
+
+/// Bytes that are digested at a time: those of so many counters, of eight bytes each.
+const DIGESTED: usize = 512;
 
 /// How many instructions of a block are looked at: nearly every block has a good place near its start.
 const LOOKED_AT: usize = 24;
