@@ -518,8 +518,8 @@ impl Before {
             Target::SiteWord(n) => (6, n),
             Target::OwnersSiteWord(n) => (7, n),
             Target::Recorder(n) => (8, n),
-            Target::Code(address) => return Some(self.put_address(9, address, out)),
-            Target::Same(address) => return Some(self.put_address(10, address, out)),
+            Target::Code(address) => return self.put_address(9, address, out),
+            Target::Same(address) => return self.put_address(10, address, out),
             Target::Bias => (11, self.number),
             Target::Slow => (12, self.number),
             Target::SlowWithEdges => (13, self.number),
@@ -535,10 +535,11 @@ impl Before {
         Some(())
     }
 
-    fn put_address(&mut self, tag: u8, address: u64, out: &mut Vec<u8>) {
+    fn put_address(&mut self, tag: u8, address: u64, out: &mut Vec<u8>) -> Option<()> {
         out.push(tag);
         leb128::put_signed(out, address.wrapping_sub(self.address) as i64);
         self.address = address;
+        Some(())
     }
 
     fn take(&mut self, packed: &mut Bytes<'_>) -> Option<Fixup<Target>> {
