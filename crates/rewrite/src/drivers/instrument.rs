@@ -32,7 +32,7 @@ use crate::discover::{
 use crate::error::Error;
 use crate::link::{
     self, CALLED, Hook, LinkOptions, Parked, Placement, ProbeAddresses, Ready, RoutineAt,
-    emit_in_place, frames_of, hook, moving,
+    emit_in_place, frames_of, hook,
 };
 use crate::phases::{self, Phases};
 use crate::pin::Pin;
@@ -255,13 +255,17 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     }
 
     fn report(&self, made: &Made, placed: &Placement, output_size: u64) -> InstrumentReport {
-        let offsets = moving(&made.ready).flat_map(|(_, r)| &r.recorder_offsets);
+        // By function: whether it moves, and how many recorders it has.
+        let counts = postlink_parallel::map(&made.ready, |r| {
+            let sites = r.recorder_offsets.iter().filter(|o| **o != u32::MAX);
+            (!r.taken_back).then(|| sites.count() as u64)
+        });
         InstrumentReport {
             functions: self.program.functions.len(),
-            instrumented: moving(&made.ready).count(),
+            instrumented: counts.iter().flatten().count(),
             pinned: count_pins(&made.map.shares),
             counters: made.map.subject.counters,
-            sites: offsets.filter(|o| **o != u32::MAX).count() as u64,
+            sites: counts.iter().flatten().sum(),
             atomic: self.counting.how == Counters::Atomic,
             counting: self.counting.how,
             not_per_thread: self.counting.not_per_thread.clone(),
@@ -447,9 +451,9 @@ fn make_with_counters<I: Isa>(
         }
     };
     let Made { map, ready, .. } = &mut made;
-    for r in ready {
+    postlink_parallel::map_mut(ready, |_, r| {
         (r.counter_base, r.site_base) = map.bases[r.function as usize];
-    }
+    });
     made
 }
 
@@ -771,8 +775,11 @@ impl Made {
 
     /// Bytes of the functions' code.
     fn code_len(&self) -> usize {
-        let fragments = self.ready.iter().flat_map(|r| &r.code.fragments);
-        fragments.map(|f| f.code.bytes.len()).sum()
+        let of = |r: &Ready| -> usize {
+            let fragments = r.code.fragments.iter();
+            fragments.map(|f| f.code.bytes.len()).sum()
+        };
+        postlink_parallel::map(&self.ready, of).into_iter().sum()
     }
 }
 

@@ -7,7 +7,7 @@ use postlink_elf::{InputAddr, OutputAddr};
 use rustc_hash::FxHashSet;
 
 use super::place::{LinkOptions, Placement};
-use super::ready::{Ready, moving};
+use super::ready::{Ready, by_function, moving_with};
 use crate::analyse::{EntryPatch, Target};
 use crate::cfg::OwnTable;
 use crate::discover::{Basis, Program};
@@ -23,10 +23,7 @@ impl Placement {
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) {
-        let mut by_function = vec![None; program.functions.len()];
-        for (i, r) in moving(ready) {
-            by_function[r.function as usize] = Some(i as u32); // functions have numbers of 32 bits
-        }
+        let by_function = by_function(program, ready);
         let section = |addr: OutputAddr| -> Option<NewId> {
             self.sections
                 .iter()
@@ -79,18 +76,15 @@ impl Placement {
             }
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
-        for (i, r) in moving(ready) {
+        let has_parts =
+            |r: &Ready| !r.splits.is_empty() || !r.code.fragments[1].code.bytes.is_empty();
+        for i in moving_with(ready, has_parts) {
             let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
             let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
-            let mut parts = parts.enumerate().peekable();
-            // Most functions have none.
-            if parts.peek().is_none() {
-                continue;
-            }
-            let start = program.start(r.function as usize);
+            let start = program.start(ready[i].function as usize);
             let k = program.symbols.partition_point(|s| s.0 < start);
             let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
-            for (number, (fragment, (value, size, _))) in parts {
+            for (number, (fragment, (value, size, _))) in parts.enumerate() {
                 let placed = self.sections[usize::from(self.veneer_groups[i])][fragment];
                 let section = match (self.in_old_body[i][fragment], placed) {
                     (true, _) => match program.piece_at(value.get()) {
