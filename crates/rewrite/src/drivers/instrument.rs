@@ -75,9 +75,9 @@ pub struct InstrumentOptions {
     pub keep: FxHashSet<u64>,
     /// Tell where blocks went ([`InstrumentReport::blocks`]).
     pub blocks: bool,
-    /// Bytes of code that are kept while the checker reads them, for the case that it refuses some. Of more, which would
-    /// take several times their size of memory beside what the checker needs, only that is kept which cannot be read back
-    /// from the output.
+    /// Bytes of code that are kept while the checker reads them, for the case that it refuses some. Of more, which
+    /// would take several times their size of memory beside what the checker needs, only that is kept which cannot be
+    /// read back from the output.
     pub kept_code: usize,
 }
 

@@ -1,8 +1,8 @@
 //! Functions between two writings of one file.
 //!
-//! While a checker reads the file that was written, functions are needed only if it refuses one of them: then the others
-//! are linked once more. That is rare, so of large programs no more is kept than what the file does not say, and that in
-//! few bytes, in one buffer for many functions: what is left of lists that were freed in between would be as large.
+//! While a checker reads the file that was written, functions are needed only if it refuses one of them: then the
+//! others are linked once more. That is rare, so of large programs no more is kept than what the file does not say, and
+//! that in few bytes, in one buffer for many functions: what is left between lists that were freed would be as large.
 //!
 //! | of a function | is kept |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | entries of tables, call sites | in some 6 bytes each |
 //! | call frame instructions, recorders | as they are |
 //!
-//! Numbers are in LEB128, most as differences from the one before. The few functions with something that there is no form
-//! for stay what they are. A digest of the code shows whether the file still has it; if not, nothing is given back, and
-//! who wrote it makes the functions once more.
+//! Numbers are in LEB128, most as differences from the one before. The few functions with something that there is no
+//! form for stay what they are. A digest of the code shows whether the file still has it; if not, nothing is given
+//! back, and who wrote it makes the functions once more.
 
 use std::fs::File;
 use std::ops::Range;
@@ -85,8 +85,8 @@ pub fn digests(ready: &[Ready], placed: &Placement, writer: &Writer<'_>) -> Opti
 }
 
 impl Parked {
-    /// Parks functions whose code has these addresses and digests. `place`: an address of new code, and its offset in the
-    /// file.
+    /// Parks functions whose code has these addresses and digests. `place`: an address of new code, and its offset in
+    /// the file.
     pub fn new(
         ready: Vec<Ready>,
         fragments: &[[OutputAddr; 2]],

@@ -56,8 +56,8 @@ pub fn moving(ready: &[Ready]) -> impl Iterator<Item = (usize, &Ready)> {
     all.filter(|(_, r)| !r.taken_back)
 }
 
-/// Positions of functions of a list that move and of which something holds. They are all over memory: one thread that goes
-/// through them waits for it most of the time.
+/// Positions of functions of a list that move and of which something holds. They are all over memory: one thread that
+/// goes through them waits for it most of the time.
 pub fn moving_with(ready: &[Ready], holds: impl Fn(&Ready) -> bool + Sync) -> Vec<usize> {
     postlink_parallel::flat_map_range(ready.len(), |i| {
         let r = &ready[i];
