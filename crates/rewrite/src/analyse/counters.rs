@@ -8,18 +8,27 @@
 //! profile is read, from the input binary alone, so that nothing needs to be stored beside it.
 //!
 //! Invariant: the graph depends on the input binary and this version of postlink only, never on options.
+//!
+//! How many counters a function has does not depend on what they cost: it is the number of edges, less that of nodes,
+//! more that of parts of the graph that are not connected. So who reads a profile places the counters of functions that
+//! ran, and counts those of all others ([`count`]). That the places are those that the profile was made with follows
+//! from [`VERSION`], which is a part of the digest in its header.
 
-use postlink_flow::{Graph, Placer, Solver};
+use postlink_flow::{Graph, Placer, Solver, Uncountable};
 use postlink_isa::{Code, CounterMode, Effects, Flow, Insn, Isa, Reach, RegSet};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::flow_graph::{self, Meaning};
 use super::probes::{EdgeCounter, NodeCounter, Probes};
 use crate::cfg::{self, Block, BlockId, Cfg, Term};
 use crate::discover::Program;
 use crate::pin::Pin;
+
+/// The version of where counters are. To be raised by every change of it, of the graph, of the guess of how often edges
+/// run, or of what an edge costs: a profile's counters are told apart by nothing else. The golden file
+/// `tests/golden/placements.txt` shows whether something has changed.
+pub(crate) const VERSION: u32 = 4;
 
 /// The graph of a function and its counters.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +58,8 @@ pub struct Scratch {
     placer: Placer,
     solver: Solver,
     effects: Vec<Effects>,
+    /// For [`count`].
+    graph: Graph,
 }
 
 /// A function's instructions with what each reads and overwrites: found out once for all of its counters.
@@ -121,16 +132,24 @@ impl<'i> Known<'i> {
 /// Chooses counters.
 pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     let (graph, meaning) = flow_graph::build(cfg);
-    let counted = scratch
-        .placer
-        .place(&graph)
-        .map_err(|_| Pin::Uncountable)?
-        .to_vec();
+    let counted = scratch.placer.place(&graph).map_err(uncountable)?.to_vec();
     Ok(Placement {
         graph,
         meaning,
         counted,
     })
+}
+
+/// How many counters [`place`] chooses.
+pub(crate) fn count(cfg: &Cfg, scratch: &mut Scratch) -> Result<u32, Pin> {
+    flow_graph::build_without_prices(cfg, &mut scratch.graph);
+    let count = scratch.placer.count(&scratch.graph).map_err(uncountable)?;
+    // There are fewer than 2^32 edges.
+    Ok(count as u32)
+}
+
+fn uncountable(_: Uncountable) -> Pin {
+    Pin::Uncountable
 }
 
 /// How often each block may run, relative to the others: eight times as often for every loop around it,
@@ -158,21 +177,17 @@ pub(crate) fn estimate(cfg: &Cfg) -> Vec<f32> {
 }
 
 impl Placement {
-    /// Feeds the identity of the counters into a digest.
-    pub fn digest(&self, start: u64, sites: usize, hash: &mut Xxh3) {
-        hash.update(&start.to_le_bytes());
-        hash.update(&(self.counted.len() as u32).to_le_bytes());
-        hash.update(&(sites as u32).to_le_bytes());
-        for c in &self.counted {
-            let (a, b) = match self.meaning[*c as usize] {
+    /// What each counter counts, as two numbers: for who looks whether places have changed.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.counted
+            .iter()
+            .map(|c| match self.meaning[*c as usize] {
                 Meaning::Node(b) => (b, u32::MAX),
                 Meaning::Edge(b, w) => (b, w),
                 Meaning::Target(b) => (b, u32::MAX - 1),
                 Meaning::Outside => (u32::MAX, u32::MAX),
-            };
-            hash.update(&a.to_le_bytes());
-            hash.update(&b.to_le_bytes());
-        }
+            })
     }
 
     /// Turns counters into code to be put in. `code`: what the graph was built with.

@@ -36,6 +36,17 @@ use crate::pin::Pin;
 impl<'d> Program<'d> {
     /// Finds functions and references.
     pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
+        Self::discover_with::<I>(elf, false)
+    }
+
+    /// The same; what the number of functions' counters follows from is noted as well.
+    pub(crate) fn discover_for_counters<I: Isa>(
+        elf: &'d Elf<'d>,
+    ) -> Result<Program<'d>, FormatError> {
+        Self::discover_with::<I>(elf, true)
+    }
+
+    fn discover_with<I: Isa>(elf: &'d Elf<'d>, shapes: bool) -> Result<Program<'d>, FormatError> {
         let (refs, eh) = postlink_parallel::join(|| Refs::collect(elf), || EhFrame::parse(elf));
         let (mut refs, eh) = (refs?, eh?);
         let named = Named::read(elf, &eh);
@@ -48,7 +59,7 @@ impl<'d> Program<'d> {
             FxHashSet::default()
         };
         let safe = can_unwind.then(|| safe_calls(elf, &imports, &library));
-        let events = sweep::<I>(elf, &refs, &pieces, safe.as_ref());
+        let (events, shapes) = sweep::<I>(elf, &refs, &pieces, safe.as_ref(), shapes);
 
         let mut discovery = Discovery::new(elf, &refs, &eh, &pieces, &named.cold);
         discovery.take_exported();
@@ -101,6 +112,7 @@ impl<'d> Program<'d> {
             new_end,
             visible: Visible::of_file(elf, bounds),
             entry_proof: EntryProof::default(),
+            shapes,
             folded: FxHashSet::default(),
         };
         let mut visible = std::mem::take(&mut program.visible);

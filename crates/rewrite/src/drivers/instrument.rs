@@ -762,7 +762,7 @@ fn make_all<I: Isa>(
         postlink_parallel::map_range_with(program.functions.len(), scratch, |scratch, f| {
             phases::did();
             let analysed = prepare::analyse_for_now::<I>(program, nonlocal_exits, f, scratch);
-            let mut share = FunctionCounters::of(program, f, &analysed);
+            let mut share = FunctionCounters::of(&analysed);
             let wanted = options
                 .functions
                 .as_ref()

@@ -308,11 +308,13 @@ impl<'d, I: Isa> FittedTo<'d, I> {
         phases: &mut Phases,
     ) -> Result<Self, Error> {
         phases.begin("discover");
-        let program = discover::<I>(elf, options)?;
+        let counted = matches!(source, Source::Exact(_));
+        let mut program = discover::<I>(elf, options, counted)?;
         let nonlocal_exits = NonlocalExits::new(&program);
         elf.release();
         phases.begin("attach");
         let (attached, shares) = attach::attach_any::<I>(&program, &nonlocal_exits, source)?;
+        program.shapes = None;
         elf.release();
         phases.end();
         Ok(FittedTo {
@@ -642,9 +644,17 @@ fn dyno_stats<I: Isa>(
     stats
 }
 
-/// Finds functions, in a file that can be optimised.
-fn discover<'d, I: Isa>(elf: &'d Elf<'d>, options: &OptimizeOptions) -> Result<Program<'d>, Error> {
-    let mut program = Program::discover::<I>(elf)?;
+/// Finds functions, in a file that can be optimised; `counted`: by counters.
+fn discover<'d, I: Isa>(
+    elf: &'d Elf<'d>,
+    options: &OptimizeOptions,
+    counted: bool,
+) -> Result<Program<'d>, Error> {
+    let mut program = if counted {
+        Program::discover_for_counters::<I>(elf)?
+    } else {
+        Program::discover::<I>(elf)?
+    };
     check_program(&program)?;
     if !program.refs.kept && options.preset == Preset::Size {
         return Err(Error::Unsupported(
