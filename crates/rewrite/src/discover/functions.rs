@@ -68,13 +68,11 @@ impl<'d> Program<'d> {
             let symbol = imports.get(&callee).and_then(|i| imported.get(*i as usize));
             symbol.is_some_and(|s| libc::never_returns(libc::base_name(s.name)))
         };
-        let crossings = discovery.follow_events(&events, &never_returns);
+        let reaches = || can_unwind.then(|| reaching_unsafe(&events, &pieces));
+        let follow = || discovery.follow_events(&events, &never_returns);
+        let (crossings, unsafe_pieces) = postlink_parallel::join(follow, reaches);
+        let unsafe_pieces = unsafe_pieces.unwrap_or_default();
         discovery.pin_returned_flags(&crossings);
-        let unsafe_pieces = if can_unwind {
-            reaching_unsafe(&events, &pieces)
-        } else {
-            Vec::new()
-        };
         drop(events);
         discovery.follow_pointers();
         let table_bases = discovery.follow_tables(crossings.tables);
@@ -252,7 +250,11 @@ impl<'a, 'd> Discovery<'a, 'd> {
     /// function. A jump to the start of a part that the compiler split off joins too: such a part does not
     /// begin with the state of a function's entry.
     /// `never_returns`: of stubs of imported functions.
-    fn follow_events(&mut self, events: &Events, never_returns: &dyn Fn(u64) -> bool) -> Crossings {
+    fn follow_events(
+        &mut self,
+        events: &Events,
+        never_returns: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Crossings {
         let pieces = self.pieces;
         let mut crossings = Crossings::default();
         let mut further: Vec<(u64, Option<u64>)> = Vec::new();
