@@ -8,6 +8,7 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
 //! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
@@ -120,6 +121,58 @@ pub struct Fragment {
     pub code: Code<Target>,
     /// What they correspond to, ascending and without gaps.
     pub spans: Vec<Span>,
+    /// What debug information has to know of that, if it is all that was kept ([`Emitted::keep_runs`]).
+    pub(crate) runs: Vec<CodeRun>,
+}
+
+/// Old bytes and the bytes of a fragment that stand for them, copied, or one instruction that was re-encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeRun {
+    /// Input address of the first.
+    pub old: u64,
+    /// Number of old bytes.
+    pub old_len: u32,
+    /// Offset in the fragment.
+    pub out: u32,
+    /// Number of new bytes.
+    pub len: u32,
+    /// Number of new bytes after them that stand for nothing old.
+    pub tail: u32,
+}
+
+impl Fragment {
+    /// Its runs, ascending. Bytes that stand for nothing are the tail of the run in front of them. Where there is none
+    /// they are not described at all: a fragment begins so if its first block has nothing but padding.
+    pub fn runs(&self) -> Cow<'_, [CodeRun]> {
+        if self.spans.is_empty() {
+            return Cow::Borrowed(&self.runs);
+        }
+        let mut runs: Vec<CodeRun> = Vec::with_capacity(self.spans.len());
+        for span in self.spans.iter().filter(|s| s.len > 0) {
+            let of = if span.copied {
+                Some((span.input, span.len))
+            } else {
+                span.of.map(|(at, len)| (at, u32::from(len)))
+            };
+            match (of, runs.last_mut()) {
+                (Some((old, old_len)), _) => runs.push(CodeRun {
+                    old,
+                    old_len,
+                    out: span.out,
+                    len: span.len,
+                    tail: 0,
+                }),
+                (None, Some(run)) => run.tail += span.len,
+                (None, None) => {}
+            }
+        }
+        Cow::Owned(runs)
+    }
+
+    /// At least as many as there are runs.
+    pub fn most_runs(&self) -> usize {
+        self.spans.len().max(self.runs.len())
+    }
 }
 
 /// A function's new code.
@@ -138,6 +191,17 @@ pub struct Emitted {
 }
 
 impl Emitted {
+    /// Gives up what the code corresponds to but for its [runs](Fragment::runs), which take a third of the memory; and
+    /// where the stack pointer is. To be called once unwind tables are carried over.
+    pub fn keep_runs(&mut self) {
+        for fragment in &mut self.fragments {
+            let mut runs = fragment.runs().into_owned();
+            runs.shrink_to_fit();
+            fragment.runs = runs;
+        }
+        self.forget_spans();
+    }
+
     /// Gives up what the code corresponds to, which takes several times the memory of the code, and where the stack
     /// pointer is. To be called once unwind tables are carried over, where nothing else is made of it.
     pub fn forget_spans(&mut self) {
@@ -1151,6 +1215,7 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
         Ok(Fragment {
             code: out.code.clone(),
             spans,
+            runs: Vec::new(),
         })
     }
 
