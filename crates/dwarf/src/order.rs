@@ -39,8 +39,8 @@ pub(crate) fn by_address<T>(
     order
 }
 
-/// Puts items where an order says: what is at its first place is the number of the item that comes first. Each number is
-/// there once.
+/// Puts items where an order says: what is at its first place is the number of the item that comes first. Each number
+/// is there once.
 // The numbers are those of [`by_address`].
 #[allow(clippy::indexing_slicing)]
 pub(crate) fn arrange<T: Copy>(items: &mut [T], mut order: Vec<u32>) {

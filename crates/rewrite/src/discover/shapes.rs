@@ -3,10 +3,10 @@
 //!
 //! A function has *edges − nodes + components* counters, of its [flow graph](crate::analyse), which has a node for
 //! the outside and two for each block. A function whose control flow is plain, with one entry and without indirect
-//! jumps, landing pads and the like, has one entry edge; each block has an edge of its own and one for each way out: two
-//! if it ends in a conditional jump, else one (a return is a way to the outside). Where a call may leave in another way
-//! than by returning, its block ends and has a second way out, to the outside. So a block takes two nodes and gives two
-//! edges, or three: in a connected graph of *B* blocks, *C* conditional jumps and *N* such calls there are
+//! jumps, landing pads and the like, has one entry edge; each block has an edge of its own and one for each way out:
+//! two if it ends in a conditional jump, else one (a return is a way to the outside). Where a call may leave in another
+//! way than by returning, its block ends and has a second way out, to the outside. So a block takes two nodes and gives
+//! two edges, or three: in a connected graph of *B* blocks, *C* conditional jumps and *N* such calls there are
 //!
 //! *(1 + B + B + C + N) − (1 + 2 B) + 1 = 1 + C + N*
 //!
