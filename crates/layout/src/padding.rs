@@ -247,10 +247,10 @@ struct Last {
 }
 
 impl Last {
-    /// What function `i` adds to the cost of the lines in front of it.
-    fn added(&self, start: u64, (code, i): (&Code, usize), shared: &mut Shared) -> f64 {
+    /// What the `k`-th function adds to the cost of the lines in front of it.
+    fn added(&self, start: u64, (code, k): (&Code, usize), shared: &mut Shared) -> f64 {
         let mut sum = 0.0;
-        code.lines(start, i, |line| {
+        code.lines(start, k, |line| {
             sum += if line.number == self.number {
                 shared.of(line.runs.saturating_add(self.fetches)) - self.cost
             } else {
@@ -260,8 +260,8 @@ impl Last {
         sum
     }
 
-    fn put(&mut self, start: u64, (code, i): (&Code, usize), shared: &mut Shared) {
-        code.lines(start, i, |line| {
+    fn put(&mut self, start: u64, (code, k): (&Code, usize), shared: &mut Shared) {
+        code.lines(start, k, |line| {
             *self = if line.number == self.number {
                 let fetches = line.runs.saturating_add(self.fetches);
                 Last {
@@ -294,40 +294,46 @@ const STEP: u64 = 16;
 /// So many of them are in a line.
 const PLACES: usize = (LINE / STEP) as usize;
 
-/// The code of functions with what lines cost. Most places that are tried are aligned; from there a function's lines
-/// are found once.
+/// The code of functions, in the order in which they follow each other, with what lines cost. Most places that are
+/// tried are aligned; from there a function's lines are found once.
 struct Code {
-    stretches: Vec<Vec<PricedStretch>>,
+    stretches: Vec<PricedStretch>,
     aligned: Vec<Line>,
-    /// By function and place in a line: its first in `aligned`; and one more.
-    first: Vec<usize>,
+    /// By function, and one more: its first stretch, and by place in a line its first one of `aligned`.
+    first: Vec<(usize, [usize; PLACES])>,
 }
 
 impl Code {
-    fn new(stretches: Vec<Vec<PricedStretch>>) -> Self {
-        let mut aligned = Vec::new();
-        let mut first = Vec::with_capacity(stretches.len() * PLACES + 1);
-        for own in &stretches {
-            for start in (0..LINE).step_by(STEP as usize) {
-                first.push(aligned.len());
-                priced_lines(start, own, |line| aligned.push(line));
+    /// `stretches`, by function.
+    fn new(order: &[u32], stretches: &[Vec<PricedStretch>]) -> Self {
+        let mut code = Self {
+            stretches: Vec::with_capacity(stretches.iter().map(Vec::len).sum()),
+            aligned: Vec::new(),
+            first: Vec::with_capacity(order.len() + 1),
+        };
+        for own in order.iter().map(|i| &stretches[*i as usize]) {
+            let mut first = [0; PLACES];
+            for (place, first) in first.iter_mut().enumerate() {
+                *first = code.aligned.len();
+                priced_lines(place as u64 * STEP, own, |line| code.aligned.push(line));
             }
+            code.first.push((code.stretches.len(), first));
+            code.stretches.extend_from_slice(own);
         }
-        first.push(aligned.len());
-        Self {
-            stretches,
-            aligned,
-            first,
-        }
+        let end = [code.aligned.len(); PLACES];
+        code.first.push((code.stretches.len(), end));
+        code
     }
 
-    /// Calls `line` for each line of function `i` at `start`.
-    fn lines(&self, start: u64, i: usize, mut line: impl FnMut(Line)) {
+    /// Calls `line` for each line of the function with number `k` in the order, at `start`.
+    fn lines(&self, start: u64, k: usize, mut line: impl FnMut(Line)) {
+        let (own, next) = (&self.first[k], &self.first[k + 1]);
         if !start.is_multiple_of(STEP) {
-            return priced_lines(start, &self.stretches[i], line);
+            return priced_lines(start, &self.stretches[own.0..next.0], line);
         }
-        let place = i * PLACES + (start % LINE / STEP) as usize;
-        for known in &self.aligned[self.first[place]..self.first[place + 1]] {
+        let place = (start % LINE / STEP) as usize;
+        let end = own.1.get(place + 1).unwrap_or(&next.1[0]);
+        for known in &self.aligned[own.1[place]..*end] {
             line(Line {
                 number: start / LINE + known.number,
                 ..*known
@@ -392,7 +398,7 @@ pub fn by_misses(
         order,
         functions,
         least,
-        code: Code::new(cost.of_stretches(stretches)),
+        code: Code::new(order, &cost.of_stretches(stretches)),
         nothing: Last {
             cost: cost.of(0),
             ..Last::default()
@@ -500,11 +506,11 @@ impl Padder<'_> {
             .map(|i| self.least.get(i).copied().unwrap_or(1).max(1))
             .collect();
         let (mut at, mut last) = (0u64, self.nothing.clone());
-        for i in self.order.iter().map(|i| *i as usize) {
+        for (k, i) in self.order.iter().map(|i| *i as usize).enumerate() {
             let own = alignment[i];
             let mut value = |align: u64| {
                 let start = at.next_multiple_of(align);
-                last.added(start, (&self.code, i), shared) + price * (start - at) as f64
+                last.added(start, (&self.code, k), shared) + price * (start - at) as f64
             };
             let mut best = (value(own), own);
             let mut tried = at.next_multiple_of(own);
@@ -521,7 +527,7 @@ impl Padder<'_> {
             }
             alignment[i] = best.1;
             let start = at.next_multiple_of(best.1);
-            last.put(start, (&self.code, i), shared);
+            last.put(start, (&self.code, k), shared);
             at = start.saturating_add(self.functions[i].size);
         }
         Padded { alignment, end: at }
