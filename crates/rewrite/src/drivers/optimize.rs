@@ -698,6 +698,13 @@ struct EmittedAll {
     stats: Vec<(DynoStats, DynoStats)>,
 }
 
+impl Drop for EmittedAll {
+    /// There are tens of thousands of functions, each in a dozen pieces of memory: all threads give them back.
+    fn drop(&mut self) {
+        postlink_parallel::map_owned(std::mem::take(&mut self.ready), drop);
+    }
+}
+
 impl EmittedAll {
     /// Notes that a function stays.
     fn stays(&mut self, function: u32, pin: Pin, shares: &mut [FunctionCounters]) {
