@@ -36,7 +36,7 @@
 
 use std::ops::Range;
 
-use crate::order::by_address;
+use crate::order::{arrange, by_address};
 
 /// Old bytes and the new bytes that stand for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,12 +181,10 @@ impl AddressMap {
         parts.bodies.retain(|r| !r.is_empty());
         parts.bodies.sort_unstable_by_key(|r| r.start);
         disjoint("old bodies", &parts.bodies)?;
+        // There are hundreds of thousands: sorted and joined where they are.
         let order = by_address(&parts.runs, |r| r.old, |a, b| a.new.cmp(&b.new));
-        let runs = || {
-            order
-                .iter()
-                .filter_map(|number| parts.runs.get(*number as usize))
-        };
+        arrange(&mut parts.runs, order);
+        let runs = || parts.runs.iter();
         let mut bodies = Ascending::new(&parts.bodies);
         for run in runs() {
             let error = || MapError::Outside {
@@ -223,8 +221,7 @@ impl AddressMap {
             let lengths = u64::from(run.old_len) << 32 | u64::from(run.new_len);
             mix(mix(mix(digest, run.old), run.new), lengths)
         });
-        let runs = joined(runs(), &parts.bodies);
-        drop((order, parts.runs));
+        let runs = joined(parts.runs, &parts.bodies);
         let bodies = parts.bodies;
         let executable = normal(parts.executable);
         let is_code =
@@ -724,30 +721,27 @@ impl<'r> Ascending<'r> {
 
 /// Runs, in which those of equal displacement are joined that follow each other in old and in new code and in the same
 /// body. All are in bodies.
-fn joined<'r>(sorted: impl Iterator<Item = &'r Run>, bodies: &[Range<u64>]) -> Vec<Run> {
+fn joined(mut runs: Vec<Run>, bodies: &[Range<u64>]) -> Vec<Run> {
     let mut bodies = Ascending::new(bodies);
-    let mut out: Vec<Run> = Vec::new();
-    for run in sorted {
+    runs.dedup_by(|run, last| {
         let body = bodies.holder(run.old);
-        let before = out.last_mut().filter(|last| {
-            last.tail == 0
-                && last.old_len == last.new_len
-                && run.old_len == run.new_len
-                && last.old_end() == run.old
-                && last.new_end() == run.new
-                && body.is_some_and(|body| body.start <= last.old)
-        });
-        let longer = before.and_then(|last| {
-            let len = last.old_len.checked_add(run.old_len)?;
-            Some((last, len))
-        });
-        match longer {
-            Some((last, len)) => (last.old_len, last.new_len, last.tail) = (len, len, run.tail),
-            None => out.push(*run),
+        let follows = last.tail == 0
+            && last.old_len == last.new_len
+            && run.old_len == run.new_len
+            && last.old_end() == run.old
+            && last.new_end() == run.new
+            && body.is_some_and(|body| body.start <= last.old);
+        let longer = last.old_len.checked_add(run.old_len);
+        match longer.filter(|_| follows) {
+            Some(len) => {
+                (last.old_len, last.new_len, last.tail) = (len, len, run.tail);
+                true
+            }
+            None => false,
         }
-    }
-    out.shrink_to_fit();
-    out
+    });
+    runs.shrink_to_fit();
+    runs
 }
 
 #[cfg(test)]

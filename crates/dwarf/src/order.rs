@@ -39,6 +39,28 @@ pub(crate) fn by_address<T>(
     order
 }
 
+/// Puts items where an order says: what is at its first place is the number of the item that comes first. Each number
+/// is there once.
+// The numbers are those of [`by_address`].
+#[allow(clippy::indexing_slicing)]
+pub(crate) fn arrange<T: Copy>(items: &mut [T], mut order: Vec<u32>) {
+    for first in 0..order.len() {
+        // A cycle of items of which each takes the place of the one before; those that are in their place are done.
+        let moved = items[first];
+        let mut place = first;
+        loop {
+            let from = order[place] as usize;
+            order[place] = place as u32;
+            if from == first {
+                break;
+            }
+            items[place] = items[from];
+            place = from;
+        }
+        items[place] = moved;
+    }
+}
+
 /// Sorts numbers by their upper halves. Their lower halves ascend, and do so then where the upper ones are the same.
 fn by_upper_half(mut keys: Vec<u64>) -> Vec<u64> {
     // Digit by digit from the lowest, which takes longer for a few.
@@ -94,6 +116,9 @@ mod tests {
             }
             let order = by_address(&items, |i| i.0, |a, b| a.1.cmp(&b.1));
             let found: Vec<_> = order.iter().map(|n| items[*n as usize]).collect();
+            let mut arranged = items.clone();
+            arrange(&mut arranged, order.clone());
+            assert_eq!(arranged, found);
             let mut numbers = order.clone();
             numbers.sort_unstable();
             assert!(numbers.iter().copied().eq(0..items.len() as u32));

@@ -52,7 +52,7 @@ use std::sync::Arc;
 use self::hole::{Hole, Way};
 use self::patches::Patches;
 use self::room::Room;
-use crate::addr::{InputAddr, InputOffset, OutputAddr};
+use crate::addr::{InputAddr, InputOffset, OutputAddr, OutputOffset};
 use crate::elf::{Elf, Section, Segment, SymbolTable};
 use crate::raw;
 use crate::{ErrorKind, FormatError};
@@ -630,6 +630,12 @@ impl<'d> Writer<'d> {
             .unwrap_or_default()
     }
 
+    /// What the contents of an appended section are by now.
+    pub fn filled(&self, id: NewId) -> &[u8] {
+        let new = self.new.get(id.0 as usize);
+        new.map(|n| &n.contents[..]).unwrap_or_default()
+    }
+
     /// As [`Writer::append_zero_fill_aligned`], aligned to pages.
     pub fn append_zero_fill(&mut self, name: &str, size: u64) -> Placed {
         self.append_zero_fill_aligned(name, size, 1)
@@ -867,6 +873,9 @@ pub struct WriteSummary {
     pub size: u64,
     /// Where the program headers went.
     pub program_headers: TableGrowth,
+    /// Where the segment of what was appended begins, and its offset. As far behind it as its address says is what
+    /// [`Writer::append`] gave a place.
+    pub appended: (OutputAddr, OutputOffset),
 }
 
 /// Why a file could not be written.

@@ -155,6 +155,51 @@ impl Placer {
         self.counted.sort_unstable();
         Ok(&self.counted)
     }
+
+    /// How many edges of `graph` need a counter, which does not depend on their weights, only on which edges have one.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Placer::place`].
+    ///
+    /// ```
+    /// use postlink_flow::{Edge, Graph, Placer};
+    /// let edges = [(0, 1), (1, 2), (1, 2), (2, 0)];
+    /// let edges = edges.map(|(from, to)| Edge { from, to, weight: Some(0.0) });
+    /// let graph = Graph { nodes: 3, edges: edges.to_vec() };
+    /// assert_eq!(Placer::default().count(&graph), Ok(2));
+    /// ```
+    pub fn count(&mut self, graph: &Graph) -> Result<usize, Uncountable> {
+        self.parents.clear();
+        self.parents.extend(0..graph.nodes);
+        if u32::try_from(graph.edges.len()).is_err() {
+            return Err(Uncountable::TooManyEdges {
+                edges: graph.edges.len(),
+            });
+        }
+        for (id, edge) in (0u32..).zip(&graph.edges) {
+            let &Edge { from, to, weight } = edge;
+            let node = from.max(to);
+            if node >= graph.nodes {
+                return Err(Uncountable::NoSuchNode {
+                    edge: id,
+                    node,
+                    nodes: graph.nodes,
+                });
+            }
+            if weight.is_none() {
+                if from == to {
+                    return Err(Uncountable::SelfLoop { edge: id, node });
+                }
+                if !join(&mut self.parents, from, to) {
+                    return Err(Uncountable::Cycle { edge: id, from, to });
+                }
+            }
+        }
+        let countable = graph.edges.iter().filter(|edge| edge.weight.is_some());
+        let closes = |edge: &&Edge| !join(&mut self.parents, edge.from, edge.to);
+        Ok(countable.filter(closes).count())
+    }
 }
 
 /// A number that orders like the weight: negative floats have their bits complemented, the others

@@ -247,48 +247,115 @@ struct Last {
 }
 
 impl Last {
-    /// What a function adds to the cost of the lines in front of it.
-    fn added(&self, start: u64, stretches: &[PricedStretch], shared: &mut Shared) -> f64 {
+    /// What the `k`-th function adds to the cost of the lines in front of it.
+    fn added(&self, start: u64, (code, k): (&Code, usize), shared: &mut Shared) -> f64 {
         let mut sum = 0.0;
-        lines(
-            start,
-            stretches,
-            |s| &s.stretch,
-            |number, most| {
-                sum += if number == self.number {
-                    shared.of(most.stretch.runs.saturating_add(self.fetches)) - self.cost
-                } else {
-                    most.cost
-                };
-            },
-        );
+        code.lines(start, k, |line| {
+            sum += if line.number == self.number {
+                shared.of(line.runs.saturating_add(self.fetches)) - self.cost
+            } else {
+                line.cost
+            };
+        });
         sum
     }
 
-    fn put(&mut self, start: u64, stretches: &[PricedStretch], shared: &mut Shared) {
-        lines(
-            start,
-            stretches,
-            |s| &s.stretch,
-            |number, most| {
-                let runs = most.stretch.runs;
-                *self = if number == self.number {
-                    let fetches = runs.saturating_add(self.fetches);
-                    Last {
-                        number,
-                        fetches,
-                        cost: shared.of(fetches),
-                    }
-                } else {
-                    Last {
-                        number,
-                        fetches: runs,
-                        cost: most.cost,
-                    }
-                };
-            },
-        );
+    fn put(&mut self, start: u64, (code, k): (&Code, usize), shared: &mut Shared) {
+        code.lines(start, k, |line| {
+            *self = if line.number == self.number {
+                let fetches = line.runs.saturating_add(self.fetches);
+                Last {
+                    number: line.number,
+                    fetches,
+                    cost: shared.of(fetches),
+                }
+            } else {
+                Last {
+                    number: line.number,
+                    fetches: line.runs,
+                    cost: line.cost,
+                }
+            };
+        });
     }
+}
+
+/// A line of a function: how often it is fetched, and what it costs.
+#[derive(Clone, Copy)]
+struct Line {
+    /// From the line in which the function begins, or from the first of all lines.
+    number: u64,
+    runs: u64,
+    cost: f64,
+}
+
+/// Distances of the places from which a function's lines are known.
+const STEP: u64 = 16;
+/// So many of them are in a line.
+const PLACES: usize = (LINE / STEP) as usize;
+
+/// The code of functions, in the order in which they follow each other, with what lines cost. Most places that are
+/// tried are aligned; from there a function's lines are found once.
+struct Code {
+    stretches: Vec<PricedStretch>,
+    aligned: Vec<Line>,
+    /// By function, and one more: its first stretch, and by place in a line its first one of `aligned`.
+    first: Vec<(usize, [usize; PLACES])>,
+}
+
+impl Code {
+    /// `stretches`, by function.
+    fn new(order: &[u32], stretches: &[Vec<PricedStretch>]) -> Self {
+        let mut code = Self {
+            stretches: Vec::with_capacity(stretches.iter().map(Vec::len).sum()),
+            aligned: Vec::new(),
+            first: Vec::with_capacity(order.len() + 1),
+        };
+        for own in order.iter().map(|i| &stretches[*i as usize]) {
+            let mut first = [0; PLACES];
+            for (place, first) in first.iter_mut().enumerate() {
+                *first = code.aligned.len();
+                priced_lines(place as u64 * STEP, own, |line| code.aligned.push(line));
+            }
+            code.first.push((code.stretches.len(), first));
+            code.stretches.extend_from_slice(own);
+        }
+        let end = [code.aligned.len(); PLACES];
+        code.first.push((code.stretches.len(), end));
+        code
+    }
+
+    /// Calls `line` for each line of the function with number `k` in the order, at `start`.
+    fn lines(&self, start: u64, k: usize, mut line: impl FnMut(Line)) {
+        let (own, next) = (&self.first[k], &self.first[k + 1]);
+        if !start.is_multiple_of(STEP) {
+            return priced_lines(start, &self.stretches[own.0..next.0], line);
+        }
+        let place = (start % LINE / STEP) as usize;
+        let end = own.1.get(place + 1).unwrap_or(&next.1[0]);
+        for known in &self.aligned[own.1[place]..*end] {
+            line(Line {
+                number: start / LINE + known.number,
+                ..*known
+            });
+        }
+    }
+}
+
+/// Calls `line` for each line of a function at `start`.
+fn priced_lines(start: u64, stretches: &[PricedStretch], mut line: impl FnMut(Line)) {
+    lines(
+        start,
+        stretches,
+        |s| &s.stretch,
+        |number, most| {
+            line(Line {
+                number,
+                runs: most.stretch.runs,
+                cost: most.cost,
+            });
+        },
+    );
 }
 
 /// Alignments that are tried besides what a function needs.
@@ -327,24 +394,123 @@ pub fn by_misses(
     let Some(cost) = LineCost::new(&fetched) else {
         return usual;
     };
-    let priced = cost.of_stretches(stretches);
-    let known = FxHashMap::default();
-    let mut shared = Shared { cost, known };
-    let nothing = Last {
-        cost: cost.of(0),
-        ..Last::default()
+    let padder = Padder {
+        order,
+        functions,
+        least,
+        code: Code::new(order, &cost.of_stretches(stretches)),
+        nothing: Last {
+            cost: cost.of(0),
+            ..Last::default()
+        },
     };
-    // What padding a function costs is weighed against `price`, the least number of misses that a byte must save.
-    let mut padded = |price: f64| {
-        let mut alignment: Vec<u64> = (0..functions.len())
-            .map(|i| least.get(i).copied().unwrap_or(1).max(1))
+    let mut shared = [(); 2].map(|()| Shared {
+        cost,
+        known: FxHashMap::default(),
+    });
+    // The dearer a byte, the fewer there are, by and large: the lowest price at which they fit is near. What its ends
+    // come to is known when the first prices between them were tried.
+    let ends = (
+        ln((cost.room * 1e3).max(1.0)),
+        ln((cost.room * 1e-9).max(1e-12)),
+    );
+    let mut search = Search {
+        fits: (ends.0, None),
+        too_many: (ends.1, None),
+    };
+    let mut taken: Option<Padded> = None;
+    let mut step = 0;
+    while step < STEPS {
+        // Two at the same time: the next price, and the one that seems to follow.
+        let price = search.next();
+        let further = search.follower(limit);
+        let [own, other] = &mut shared;
+        let (first, second) = postlink_parallel::join(
+            || padder.padded(exp(price), own),
+            || padder.padded(exp(further), other),
+        );
+        search.tried(price, first, limit, &mut taken);
+        step += 1;
+        if step < STEPS && search.next() == further {
+            search.tried(further, second, limit, &mut taken);
+            step += 1;
+        }
+    }
+    let last = || padder.padded(exp(search.fits.0), &mut shared[0]);
+    let Padded { alignment, end } = taken.unwrap_or_else(last);
+    if end <= limit { alignment } else { usual }
+}
+
+/// The search for the lowest price of a byte at which padding fits: logarithms of two prices between which it is, and
+/// where the code ends with them if they were tried.
+struct Search {
+    fits: (f64, Option<u64>),
+    too_many: (f64, Option<u64>),
+}
+
+impl Search {
+    /// The price to be tried.
+    fn next(&self) -> f64 {
+        f64::midpoint(self.fits.0, self.too_many.0)
+    }
+
+    /// The price that comes after that one, if the code ends with it about in the middle of where it ends with the
+    /// prices beside it.
+    fn follower(&self, limit: u64) -> f64 {
+        let between = |a: u64, b: u64| a.midpoint(b) <= limit;
+        let seems_to_fit = match (self.fits.1, self.too_many.1) {
+            (Some(a), Some(b)) => between(a, b),
+            // Few prices are low enough for too much padding.
+            (_, None) => true,
+            (None, _) => false,
+        };
+        let middle = self.next();
+        if seems_to_fit {
+            f64::midpoint(middle, self.too_many.0)
+        } else {
+            f64::midpoint(self.fits.0, middle)
+        }
+    }
+
+    /// With a price, which is the [next](Self::next), the code is padded so; what fits is `taken`.
+    fn tried(&mut self, price: f64, padded: Padded, limit: u64, taken: &mut Option<Padded>) {
+        if padded.end <= limit {
+            self.fits = (price, Some(padded.end));
+            *taken = Some(padded);
+        } else {
+            self.too_many = (price, Some(padded.end));
+        }
+    }
+}
+
+/// Alignments by function, and where the code ends with them.
+struct Padded {
+    alignment: Vec<u64>,
+    end: u64,
+}
+
+/// What [`by_misses`] pads.
+struct Padder<'a> {
+    order: &'a [u32],
+    functions: &'a [Function],
+    least: &'a [u64],
+    code: Code,
+    /// What is in front of the first function.
+    nothing: Last,
+}
+
+impl Padder<'_> {
+    /// Weighs what padding a function costs against `price`, the least number of misses that a byte must save.
+    fn padded(&self, price: f64, shared: &mut Shared) -> Padded {
+        let mut alignment: Vec<u64> = (0..self.functions.len())
+            .map(|i| self.least.get(i).copied().unwrap_or(1).max(1))
             .collect();
-        let (mut at, mut last) = (0u64, nothing.clone());
-        for i in order.iter().map(|i| *i as usize) {
+        let (mut at, mut last) = (0u64, self.nothing.clone());
+        for (k, i) in self.order.iter().map(|i| *i as usize).enumerate() {
             let own = alignment[i];
             let mut value = |align: u64| {
                 let start = at.next_multiple_of(align);
-                last.added(start, &priced[i], &mut shared) + price * (start - at) as f64
+                last.added(start, (&self.code, k), shared) + price * (start - at) as f64
             };
             let mut best = (value(own), own);
             let mut tried = at.next_multiple_of(own);
@@ -361,26 +527,11 @@ pub fn by_misses(
             }
             alignment[i] = best.1;
             let start = at.next_multiple_of(best.1);
-            last.put(start, &priced[i], &mut shared);
-            at = start.saturating_add(functions[i].size);
+            last.put(start, (&self.code, k), shared);
+            at = start.saturating_add(self.functions[i].size);
         }
-        (alignment, at)
-    };
-    // The dearer a byte, the fewer there are, by and large: the lowest price at which they fit is near.
-    let (mut fits, mut too_many) = (
-        ln((cost.room * 1e3).max(1.0)),
-        ln((cost.room * 1e-9).max(1e-12)),
-    );
-    for _ in 0..STEPS {
-        let price = f64::midpoint(fits, too_many);
-        if padded(exp(price)).1 <= limit {
-            fits = price;
-        } else {
-            too_many = price;
-        }
+        Padded { alignment, end: at }
     }
-    let (alignment, end) = padded(exp(fits));
-    if end <= limit { alignment } else { usual }
 }
 
 #[cfg(test)]

@@ -375,6 +375,7 @@ fn prove_written<'a>(
             output.release();
             split.iter().chain(package).for_each(SplitData::release);
         },
+        freed: &postlink_elf::memory::give_back_freed,
     };
     let checked = verify_files_again(files, before, keep, &options);
     let (mut certificate, kept) = checked.with_context(|| against(input, &output.path))?;

@@ -140,7 +140,8 @@ impl fmt::Display for Identity {
 }
 
 /// Digest of the map from counters to edges: two instrumentations of one binary have the same counters
-/// exactly if it is equal.
+/// exactly if it is equal. What it covers (how many counters each function has, and the version of where they are) is
+/// chosen by who makes the map: `postlink_rewrite::analyse::prepare`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u64);
 

@@ -9,8 +9,8 @@ use postlink_elf::elf::Elf;
 use postlink_profile::Profile;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions, prepare_coverage};
 use postlink_rewrite::{
-    Answer, Counters, InstrumentOptions, Onto, OptimizeOptions, Phases, Preset, Program, Refusal,
-    Rewriting, fit, prepare_instrumented,
+    Answer, Counters, InstrumentOptions, Onto, OptimizeOptions, OutputFile, Phases, Preset,
+    Program, Refusal, Rewriting, fit, prepare_instrumented,
 };
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -75,7 +75,7 @@ impl Bench {
         let options = InstrumentOptions::default();
         let (mut phases, inst) = (Phases::default(), self.path("inst"));
         prepare_instrumented(elf, &options, &mut phases)
-            .and_then(|mut job| job.write(&inst, 0o755, Onto::Anew, &mut phases))
+            .and_then(|mut job| job.write(OutputFile::new(&inst, 0o755), &mut phases))
             .expect("it can be instrumented");
         let mut run = Command::new(inst);
         let run = run.env("POSTLINK_PROFILE", self.path("run")).output();
@@ -88,7 +88,11 @@ impl Bench {
     fn written<R: Serialize>(&self, job: &mut dyn Rewriting<Report = R>) -> (String, Vec<u8>) {
         let out: &Path = &self.path("out");
         // What another job left there must not be seen in what this one writes.
-        let report = job.write(out, 0o755, Onto::Before, &mut Phases::default());
+        let onto = OutputFile {
+            onto: Onto::Before,
+            ..OutputFile::new(out, 0o755)
+        };
+        let report = job.write(onto, &mut Phases::default());
         let report = serde_json::to_string(&report.expect("it can be written"));
         let bytes = fs::read(out).expect("it was written");
         (report.expect("it is plain"), bytes)
@@ -243,7 +247,8 @@ fn instrumented_programs_are_the_same_as_if_a_function_had_never_moved_but_for_i
     }
 }
 
-/// Of large programs code is not kept while the checker reads it.
+/// Of large programs code is not kept while the checker reads it: it is read back from the output, or made once more if
+/// that has something else by then.
 #[test]
 fn code_that_is_made_once_more_leaves_the_same_places_empty() {
     let Some(bench) = Bench::new() else { return };
@@ -259,8 +264,9 @@ fn code_that_is_made_once_more_leaves_the_same_places_empty() {
             };
             prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
         };
-        let (mut keeps, mut forgets) = (job(usize::MAX), job(0));
+        let (mut keeps, mut forgets, mut loses) = (job(usize::MAX), job(0), job(0));
         assert!(bench.written(&mut *keeps) == bench.written(&mut *forgets));
+        assert!(bench.written(&mut *keeps) == bench.written(&mut *loses));
         // One after the other, so that what was taken back before stays so.
         for function in functions(&elf) {
             let answer = Answer::TakenBack(kept(function));
@@ -270,6 +276,12 @@ fn code_that_is_made_once_more_leaves_the_same_places_empty() {
             let written = bench.written(&mut *forgets);
             assert!(written == expected, "{counters:?} {function:#x}");
             assert_eq!(forgets.answer(&refusal(function)), Answer::Nothing);
+            assert_eq!(loses.answer(&refusal(function)), answer);
+            for other in [&[][..], &data, &[0xcc; 1 << 20]] {
+                fs::write(bench.path("out"), other).expect("the folder is ours");
+                let written = bench.written(&mut *loses);
+                assert!(written == expected, "{counters:?} {function:#x}");
+            }
         }
         let refused = Refusal {
             counting: Some("for a test".to_owned()),

@@ -452,6 +452,7 @@ impl Walked {
             silent: _,
             free: _,
             footprint: _,
+            touches_own: _,
             no_caller: _,
             by_convention: _,
             recorded: _,

@@ -85,6 +85,11 @@ impl<Addr: Address> Index<Addr> {
         self.ranges.iter().copied()
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
     /// The owners of ranges that have bytes in common with one, and the first such bytes.
     pub(crate) fn within(&self, start: Addr, end: Addr) -> impl Iterator<Item = (Addr, FuncId)> {
         let i = self.ranges.partition_point(|r| r.0.end <= start);
@@ -404,7 +409,7 @@ impl<'a> Context<'a> {
     /// the old bodies for the new code. (The address of the table's very start may be the end of what is
     /// before it, unless the program is static and so holds the routine that registers.)
     pub(crate) fn hides_rooms(&self, addr: u64) -> bool {
-        if self.reused.ranges().next().is_none() {
+        if self.reused.is_empty() {
             return false;
         }
         let table = &self.old_unwind;

@@ -203,6 +203,7 @@ pub fn verify_again<'a>(
         output,
         split: SplitUnits::default(),
         release: &|| (),
+        freed: &|| (),
     };
     verify_files_again(files, before, keep, options)
 }
@@ -220,6 +221,9 @@ pub struct Files<'a, 'o> {
     /// needed again is read again. It is called between the steps of a check and within those that read much, by any
     /// thread.
     pub release: &'o (dyn Fn() + Sync),
+    /// Gives memory that was freed back to the system, where the allocator keeps it. It is called between the largest
+    /// steps of a check.
+    pub freed: &'o (dyn Fn() + Sync),
 }
 
 /// The same for files that are maps, and for programs whose debug information is partly in files of its own (split
@@ -239,7 +243,7 @@ pub fn verify_files_again<'a>(
     new.is_noted = true;
     let before = before.and_then(|b| b.0);
     let described = (None, files.split);
-    let maps = Maps::of(files.release);
+    let maps = Maps::of(files.release, files.freed);
     let (report, kept) = verify_parsed(&old, &new, described, (before, keep), (options, &maps))?;
     Ok((report, Remembered(kept)))
 }
@@ -267,7 +271,7 @@ pub fn verify_split(
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
     let before = (None, Keep::IfRefused);
-    let maps = Maps::of(&|| ());
+    let maps = Maps::of(&|| (), &|| ());
     Ok(verify_parsed(&old, &new, (None, split), before, (options, &maps))?.0)
 }
 
@@ -298,7 +302,7 @@ fn verify_files(
     let old = Elf::parse(input, "input")?;
     let new = Elf::parse(output, "output")?;
     let described = (debug_files, SplitUnits::default());
-    let maps = Maps::of(&|| ());
+    let maps = Maps::of(&|| (), &|| ());
     let before = (None, Keep::IfRefused);
     Ok(verify_parsed(&old, &new, described, before, (options, &maps))?.0)
 }
@@ -652,12 +656,8 @@ fn prove<'a, A: Arch>(
     let mut found = Findings::default();
     let counting = claim.kind == 0;
     let mut layout = image::layout_of(input, output, counting, &mut found.file);
-    let mut of_output = Findings::default();
-    let (old_unwind, new_unwind) = postlink_parallel::join(
-        || unwind_table(input, "input", &mut found),
-        || unwind_table(output, "output", &mut of_output),
-    );
-    found.append(of_output);
+    let (old_unwind, new_unwind) = unwind_tables(input, output, &mut found);
+    maps.give_back();
     let functions = || (0..).zip(&claim.functions);
     let of_old = functions().flat_map(|(id, f)| f.old.iter().map(move |r| (*r, id)));
     let with_own = functions().filter(|(_, f)| f.folded.is_none());
@@ -701,11 +701,13 @@ fn prove<'a, A: Arch>(
     let reused = check_claim(&cx, &layout, claim, &mut found);
     note_reused(&mut cx, reused);
     compare_unwind(&cx, &mut found);
+    maps.give_back();
     let starts = starts(&cx, claim);
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
     let code = std::mem::take(&mut cx.code);
     let extents = Extents::new(input, &cx.old_unwind, &starts, &code);
     cx.ends = ends_of_moved::<A>(&cx, &extents);
+    maps.give_back();
     cx.code.clone_from(&code);
     if cx.bare {
         cx.slots = bare::slots::<A>(input, &starts);
@@ -745,7 +747,7 @@ fn prove<'a, A: Arch>(
         || image::static_symbols(&cx, (input, output), &mut of_symbols),
     );
     found.append(of_symbols);
-    maps.release();
+    maps.is_done();
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
     let (((walked, roots), subject), visible) = postlink_parallel::join(
@@ -878,6 +880,21 @@ fn unwind_table<'a>(elf: &Elf<'a>, which: &str, found: &mut Findings) -> unwind:
             .push(Failure::new(Check::Unwind, format!("{which}: {what}")));
         unwind::Table::default()
     })
+}
+
+/// Those of the input and the output.
+fn unwind_tables<'a, 'o>(
+    input: &Elf<'a>,
+    output: &Elf<'o>,
+    found: &mut Findings,
+) -> (unwind::Table<'a>, unwind::Table<'o>) {
+    let mut of_output = Findings::default();
+    let tables = postlink_parallel::join(
+        || unwind_table(input, "input", found),
+        || unwind_table(output, "output", &mut of_output),
+    );
+    found.append(of_output);
+    tables
 }
 
 /// Old bodies that branch into what the entry jump overwrote, and those with other code in them, must not run any more.

@@ -21,7 +21,7 @@
 //! * Code that a signal handler, a debugger or a tracer looks at is not code that looks at registers.
 
 use crate::addr::InputAddr;
-use crate::arch::{Arch, Effects, Flow, Insn};
+use crate::arch::{Arch, Effects, FlagStep, Flow, Insn};
 use crate::context::Context;
 use crate::files::claim::Range;
 use rustc_hash::FxHashMap;
@@ -133,6 +133,15 @@ impl<'a> Recent<'a> {
         self.other_code(cx, at)
     }
 
+    /// Another question begins. Nearly all are short, and some are very long.
+    fn forget_places(&mut self) {
+        if self.seen.capacity() > KEPT {
+            self.seen = FxHashMap::default();
+        } else if !self.seen.is_empty() {
+            self.seen.clear();
+        }
+    }
+
     fn other_code(&mut self, cx: &Context<'a>, at: u64) -> Option<&'a [u8]> {
         let range = cx.code_at(at)?;
         let bytes = cx.input.bytes_from(range.start).unwrap_or(b"");
@@ -182,6 +191,81 @@ impl Known<'_> {
     }
 }
 
+/// Instructions, and ways that wait, for a question of flags that is answered at once.
+const FEW: usize = 32;
+const WAYS: usize = 8;
+
+/// Whether flags are dead at `from`, if a few instructions say that, which nearly all questions need; what [`dead`]
+/// finds then.
+fn flags_are_dead<'a, A: Arch>(
+    cx: &Context<'a>,
+    recent: &mut Recent<'a>,
+    known: &Known<'_>,
+    from: u64,
+    flags: u8,
+) -> Option<bool> {
+    let mut ways = [(0u64, 0u8); WAYS];
+    let mut waiting = 0;
+    let mut by_convention = false;
+    let (mut at, mut open) = (from, flags);
+    let mut bytes = recent.code(cx, at)?;
+    let mut left = FEW;
+    while left > 0 {
+        let straight = A::flags_over(bytes, open, left);
+        left -= straight.count;
+        open = match straight.open {
+            Some(open) => open,
+            None => return Some(false),
+        };
+        at = at.checked_add(straight.len as u64)?;
+        bytes = bytes.get(straight.len..)?;
+        let mut to = None;
+        if open != 0 {
+            left = left.checked_sub(1)?;
+            match A::flag_step(bytes, at)? {
+                FlagStep::Next { len, reads, kills } => {
+                    if open & reads != 0 {
+                        return Some(false);
+                    }
+                    open &= !kills;
+                    at = at.checked_add(u64::from(len))?;
+                    bytes = bytes.get(usize::from(len)..)?;
+                }
+                FlagStep::Branch { len, reads, target } => {
+                    if open & reads != 0 {
+                        return Some(false);
+                    }
+                    *ways.get_mut(waiting)? = (target, open);
+                    waiting += 1;
+                    at = at.checked_add(u64::from(len))?;
+                    bytes = bytes.get(usize::from(len)..)?;
+                }
+                FlagStep::Jump(target) => to = Some(target),
+                FlagStep::Leaves => {
+                    by_convention = true;
+                    open = 0;
+                }
+            }
+        }
+        if open == 0 {
+            let Some(next) = waiting.checked_sub(1) else {
+                if by_convention {
+                    known.by_convention.set(true);
+                }
+                return Some(true);
+            };
+            waiting = next;
+            let way = *ways.get(next)?;
+            (to, open) = (Some(way.0), way.1);
+        }
+        if let Some(to) = to {
+            at = to;
+            bytes = recent.code(cx, at)?;
+        }
+    }
+    None
+}
+
 /// Whether all of `set` is dead at `from`.
 pub(crate) fn dead<'a, A: Arch>(
     cx: &Context<'a>,
@@ -190,14 +274,14 @@ pub(crate) fn dead<'a, A: Arch>(
     from: u64,
     set: Set,
 ) -> bool {
+    if set.regs == 0
+        && let Some(dead) = flags_are_dead::<A>(cx, recent, known, from, set.flags)
+    {
+        return dead;
+    }
     let mut work: SmallVec<[(u64, Set); 8]> = SmallVec::new();
     work.push((from, set));
-    // Nearly all questions are short, and some are very long.
-    if recent.seen.capacity() > KEPT {
-        recent.seen = FxHashMap::default();
-    } else if !recent.seen.is_empty() {
-        recent.seen.clear();
-    }
+    recent.forget_places();
     let mut budget = BUDGET;
     // Instructions that were looked at.
     let mut straight = 0;

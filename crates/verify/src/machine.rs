@@ -890,6 +890,9 @@ pub(crate) fn repeats<'c, A: Arch>(
         return false;
     };
     // Asked wherever inserted code may end. What is no branch back is quickly known.
+    if A::straight(bytes, at).is_some() {
+        return false;
+    }
     let back = |target: &u64| (start..at).contains(target);
     let insn = A::decode(bytes, at);
     if !insn.is_some_and(|i| matches!(i.flow, Flow::Branch { target, .. } if back(&target))) {

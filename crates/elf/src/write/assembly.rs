@@ -140,6 +140,7 @@ pub(super) fn write(
     Ok(WriteSummary {
         size: output.end().get(),
         program_headers,
+        appended: (layout.base, layout.base_at),
     })
 }
 

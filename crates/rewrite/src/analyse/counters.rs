@@ -8,18 +8,27 @@
 //! profile is read, from the input binary alone, so that nothing needs to be stored beside it.
 //!
 //! Invariant: the graph depends on the input binary and this version of postlink only, never on options.
+//!
+//! How many counters a function has does not depend on what they cost: it is the number of edges, less that of nodes,
+//! more that of parts of the graph that are not connected. So who reads a profile places the counters of functions that
+//! ran, and counts those of all others ([`count`]). That the places are those that the profile was made with follows
+//! from [`VERSION`], which is a part of the digest in its header.
 
-use postlink_flow::{Graph, Placer, Solver};
+use postlink_flow::{Graph, Placer, Solver, Uncountable};
 use postlink_isa::{Code, CounterMode, Effects, Flow, Insn, Isa, Reach, RegSet};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::flow_graph::{self, Meaning};
 use super::probes::{EdgeCounter, NodeCounter, Probes};
 use crate::cfg::{self, Block, BlockId, Cfg, Term};
 use crate::discover::Program;
 use crate::pin::Pin;
+
+/// The version of where counters are. To be raised by every change of it, of the graph, of the guess of how often edges
+/// run, or of what an edge costs: a profile's counters are told apart by nothing else. The golden file
+/// `tests/golden/placements.txt` shows whether something has changed.
+pub(crate) const VERSION: u32 = 4;
 
 /// The graph of a function and its counters.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +58,13 @@ pub struct Scratch {
     placer: Placer,
     solver: Solver,
     effects: Vec<Effects>,
+    /// By block: its instructions, as [`Known`] has them.
+    ranges: Vec<(u32, u32)>,
+    /// By block: ways that lead to it.
+    into: Vec<u32>,
+    live: LiveScratch,
+    /// For [`count`].
+    graph: Graph,
 }
 
 /// A function's instructions with what each reads and overwrites: found out once for all of its counters.
@@ -56,18 +72,18 @@ struct Known<'i> {
     insns: &'i [Insn],
     effects: &'i [Effects],
     /// By block: its first instruction, and one past its last.
-    blocks: Vec<(u32, u32)>,
+    blocks: &'i [(u32, u32)],
     /// By piece: what calls need not keep there.
     kept_at_calls: SmallVec<[RegSet; 2]>,
 }
 
 impl<'i> Known<'i> {
-    /// `code`: what the graph was built with. `effects` is space for them.
+    /// `code`: what the graph was built with. `effects` and `blocks` are space for them.
     fn new<I: Isa>(
         program: &Program<'_>,
         cfg: &Cfg,
         code: &'i cfg::Scratch,
-        effects: &'i mut Vec<Effects>,
+        (effects, blocks): (&'i mut Vec<Effects>, &'i mut Vec<(u32, u32)>),
     ) -> Self {
         let (insns, pieces) = code.instructions();
         effects.clear();
@@ -97,7 +113,8 @@ impl<'i> Known<'i> {
             }
             (first as u32, next as u32)
         };
-        let blocks = cfg.blocks.iter().map(of_block).collect();
+        blocks.clear();
+        blocks.extend(cfg.blocks.iter().map(of_block));
         Known {
             insns,
             effects,
@@ -121,16 +138,24 @@ impl<'i> Known<'i> {
 /// Chooses counters.
 pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
     let (graph, meaning) = flow_graph::build(cfg);
-    let counted = scratch
-        .placer
-        .place(&graph)
-        .map_err(|_| Pin::Uncountable)?
-        .to_vec();
+    let counted = scratch.placer.place(&graph).map_err(uncountable)?.to_vec();
     Ok(Placement {
         graph,
         meaning,
         counted,
     })
+}
+
+/// How many counters [`place`] chooses.
+pub(crate) fn count(cfg: &Cfg, scratch: &mut Scratch) -> Result<u32, Pin> {
+    flow_graph::build_without_prices(cfg, &mut scratch.graph);
+    let count = scratch.placer.count(&scratch.graph).map_err(uncountable)?;
+    // There are fewer than 2^32 edges.
+    Ok(count as u32)
+}
+
+fn uncountable(_: Uncountable) -> Pin {
+    Pin::Uncountable
 }
 
 /// How often each block may run, relative to the others: eight times as often for every loop around it,
@@ -158,21 +183,17 @@ pub(crate) fn estimate(cfg: &Cfg) -> Vec<f32> {
 }
 
 impl Placement {
-    /// Feeds the identity of the counters into a digest.
-    pub fn digest(&self, start: u64, sites: usize, hash: &mut Xxh3) {
-        hash.update(&start.to_le_bytes());
-        hash.update(&(self.counted.len() as u32).to_le_bytes());
-        hash.update(&(sites as u32).to_le_bytes());
-        for c in &self.counted {
-            let (a, b) = match self.meaning[*c as usize] {
+    /// What each counter counts, as two numbers: for who looks whether places have changed.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.counted
+            .iter()
+            .map(|c| match self.meaning[*c as usize] {
                 Meaning::Node(b) => (b, u32::MAX),
                 Meaning::Edge(b, w) => (b, w),
                 Meaning::Target(b) => (b, u32::MAX - 1),
                 Meaning::Outside => (u32::MAX, u32::MAX),
-            };
-            hash.update(&a.to_le_bytes());
-            hash.update(&b.to_le_bytes());
-        }
+            })
     }
 
     /// Turns counters into code to be put in. `code`: what the graph was built with.
@@ -187,14 +208,22 @@ impl Placement {
             mode: Some(mode),
             ..Probes::default()
         };
-        let mut into = vec![0u32; cfg.blocks.len()];
+        let Scratch {
+            effects,
+            ranges,
+            into,
+            live: live_scratch,
+            ..
+        } = scratch;
+        into.clear();
+        into.resize(cfg.blocks.len(), 0);
         for s in &cfg.succs {
             into[*s as usize] += 1;
         }
         probes.nodes.reserve(self.counted.len());
-        let known = Known::new::<I>(program, cfg, code, &mut scratch.effects);
+        let known = Known::new::<I>(program, cfg, code, (effects, ranges));
         let spare = spare_of::<I>(program, cfg, &known);
-        let live = Liveness::new::<I>(program, cfg, &known);
+        let live = Liveness::new::<I>(program, cfg, &known, live_scratch);
         let how = (mode, spare, &live, &known);
         for (counter, edge) in self.counted.iter().enumerate() {
             let counter = counter as u32;
@@ -240,6 +269,7 @@ impl Placement {
                 Meaning::Target(_) | Meaning::Outside => {}
             }
         }
+        (live_scratch.entries, live_scratch.ends) = (live.entries, live.ends);
         probes
     }
 
@@ -541,6 +571,17 @@ struct Liveness {
     ends: Vec<(RegSet, bool)>,
 }
 
+/// Memory that [`Liveness`] is found out in, used again from function to function.
+#[derive(Default)]
+struct LiveScratch {
+    entries: Vec<RegSet>,
+    next: Vec<RegSet>,
+    ends: Vec<(RegSet, bool)>,
+    /// By block: what it reads before it overwrites it, and what it leaves alone.
+    blocks: Vec<(RegSet, RegSet)>,
+    read: Vec<RegSet>,
+}
+
 /// Blocks through which a flag may be followed that is dead behind them.
 const FOLLOWED: usize = 32;
 
@@ -548,8 +589,12 @@ const FOLLOWED: usize = 32;
 const ROUNDS: usize = 8;
 
 impl Liveness {
-    fn new<I: Isa>(program: &Program<'_>, cfg: &Cfg, known: &Known<'_>) -> Liveness {
-        // By block: what it reads before it overwrites it, and what it leaves alone.
+    fn new<I: Isa>(
+        program: &Program<'_>,
+        cfg: &Cfg,
+        known: &Known<'_>,
+        scratch: &mut LiveScratch,
+    ) -> Liveness {
         let of_block = |b: BlockId| {
             let mut reads = kept_for_pads::<I>(cfg);
             let mut open = RegSet::ALL;
@@ -560,26 +605,39 @@ impl Liveness {
             (reads, open)
         };
         let all = 0..cfg.blocks.len() as BlockId;
-        let blocks: Vec<(RegSet, RegSet)> = all.clone().map(of_block).collect();
-        let ends = all.map(|b| live_at_end::<I>(program, cfg, b)).collect();
-        let mut live = Liveness {
-            entries: vec![RegSet::ALL; blocks.len()],
+        let LiveScratch {
+            entries,
+            next,
             ends,
+            blocks,
+            read,
+        } = scratch;
+        blocks.clear();
+        blocks.extend(all.clone().map(of_block));
+        let mut live = Liveness {
+            entries: std::mem::take(entries),
+            ends: std::mem::take(ends),
         };
-        let mut next = live.entries.clone();
+        live.ends.clear();
+        live.ends
+            .extend(all.map(|b| live_at_end::<I>(program, cfg, b)));
+        for list in [&mut live.entries, &mut *next] {
+            list.clear();
+            list.resize(blocks.len(), RegSet::ALL);
+        }
         for _ in 0..ROUNDS {
-            for ((b, next), (reads, open)) in (0..).zip(&mut next).zip(&blocks) {
+            for ((b, next), (reads, open)) in (0..).zip(&mut *next).zip(&*blocks) {
                 *next = reads.or(RegSet(live.behind(cfg, b).0 & open.0));
             }
-            if next == live.entries {
+            if *next == live.entries {
                 break;
             }
-            std::mem::swap(&mut live.entries, &mut next);
+            std::mem::swap(&mut live.entries, next);
         }
         if I::counter_len(CounterMode::Atomic, I::FLAGS)
             != I::counter_len(CounterMode::Atomic, RegSet::EMPTY)
         {
-            live.free_flags(cfg, &blocks, I::FLAGS);
+            live.free_flags(cfg, blocks, I::FLAGS, (read, next));
         }
         live
     }
@@ -596,13 +654,20 @@ impl Liveness {
     }
 
     /// Takes flags away from what is live where blocks begin that no way reads, if that shows within [`FOLLOWED`]
-    /// blocks. `blocks`: what each reads, and what it leaves alone.
-    fn free_flags(&mut self, cfg: &Cfg, blocks: &[(RegSet, RegSet)], flags: RegSet) {
+    /// blocks. `blocks`: what each reads, and what it leaves alone. The last two are space.
+    fn free_flags(
+        &mut self,
+        cfg: &Cfg,
+        blocks: &[(RegSet, RegSet)],
+        flags: RegSet,
+        (read, thought): (&mut Vec<RegSet>, &mut Vec<RegSet>),
+    ) {
         let both = |a: RegSet, b: RegSet| RegSet(a.0 & b.0);
         if !self.entries.iter().any(|live| live.meets(flags)) {
             return;
         }
-        let mut read: Vec<RegSet> = vec![RegSet::EMPTY; blocks.len()];
+        read.clear();
+        read.resize(blocks.len(), RegSet::EMPTY);
         loop {
             let mut changed = false;
             for b in (0..blocks.len()).rev() {
@@ -618,20 +683,21 @@ impl Liveness {
                 break;
             }
         }
-        let thought = self.entries.clone();
+        thought.clone_from(&self.entries);
         for b in 0..blocks.len() {
             let unread = both(thought[b], flags).minus(read[b]);
             if unread == RegSet::EMPTY {
                 continue;
             }
-            let mut seen: Vec<BlockId> = vec![b as BlockId];
+            let mut seen: SmallVec<[BlockId; FOLLOWED]> = SmallVec::new();
+            seen.push(b as BlockId);
             let mut at = 0;
-            while let Some(next) = seen.get(at)
+            while let Some(&next) = seen.get(at)
                 && seen.len() <= FOLLOWED
             {
                 at += 1;
-                let open = both(blocks[*next as usize].1, unread);
-                for s in cfg.succs(*next) {
+                let open = both(blocks[next as usize].1, unread);
+                for s in cfg.succs(next) {
                     if thought[*s as usize].meets(open) && !seen.contains(s) {
                         seen.push(*s);
                     }
@@ -797,7 +863,7 @@ mod tests {
                 ends: vec![(RegSet::EMPTY, true); cfg.blocks.len()],
             };
             live.entries[last] = last_reads;
-            live.free_flags(cfg, &blocks, FLAG);
+            live.free_flags(cfg, &blocks, FLAG, (&mut Vec::new(), &mut Vec::new()));
             live.entries
         };
         assert_eq!(free(&graph(&looped), RegSet::EMPTY), [RegSet::EMPTY; 3]);

@@ -4,7 +4,7 @@ use postlink_elf::InputAddr;
 use postlink_isa::{Code, FixupKind, Isa, Place, Reach};
 
 use crate::cfg::{BlockId, Cfg, Field, Term, Use};
-use crate::discover::Program;
+use crate::discover::{Piece, Program};
 
 /// An old entry that gets a jump to the new code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,28 +56,7 @@ pub fn secondary_entries<I: Isa>(
 /// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, after a landing
 /// pad if there is one.
 pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<EntryPatch> {
-    let piece = program.piece_at(entry)?;
-    let first = I::decode(
-        program.elf.bytes_at(entry, (piece.end - entry).min(16))?,
-        entry,
-    )?;
-    let at = if first.traits.landing_pad {
-        first.end()
-    } else {
-        entry
-    };
-    let mut jump: Code<()> = Code::default();
-    put_entry::<I, ()>(
-        program,
-        &mut jump,
-        entry,
-        program.elf.bytes_at(at, (piece.end - at).min(16))?,
-        (),
-    );
-    if program.is_far::<I>(entry) && program.guarded && !first.traits.landing_pad {
-        return None;
-    }
-    let end = at + jump.bytes.len() as u64;
+    let (piece, at, end) = place_of_jump::<I>(program, entry)?;
     if !program.refs.kept
         && (!program.entry_proof.allows(at, end) || may_table_lead_into::<I>(program, cfg, at, end))
     {
@@ -116,21 +95,85 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
             return None;
         }
     }
+    if !has_room::<I>(program, piece, end) {
+        return None;
+    }
+    Some(EntryPatch {
+        entry: InputAddr::new(entry),
+        at: InputAddr::new(at),
+    })
+}
+
+/// Whether a jump to the new place fits at an entry, as far as that can be said without the function's graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JumpAt {
+    Fits,
+    DoesNot,
+    /// Blocks begin inside: their ways in have to be looked at.
+    OverBlocks,
+}
+
+/// Says that of a function that the linker kept relocations for. Its second block begins `second` bytes behind its
+/// entry at the least.
+pub(crate) fn jump_at<I: Isa>(program: &Program<'_>, entry: u64, second: u64) -> JumpAt {
+    match place_of_jump::<I>(program, entry) {
+        None => JumpAt::DoesNot,
+        Some((_, _, end)) if end > entry + second => JumpAt::OverBlocks,
+        Some((piece, _, end)) if has_room::<I>(program, piece, end) => JumpAt::Fits,
+        Some(_) => JumpAt::DoesNot,
+    }
+}
+
+/// Where at an entry the jump goes: the entry's piece, the jump's first address, and one past its last.
+fn place_of_jump<'p, I: Isa>(
+    program: &'p Program<'_>,
+    entry: u64,
+) -> Option<(&'p Piece, u64, u64)> {
+    let piece = program.piece_at(entry)?;
+    let first = I::decode(
+        program.elf.bytes_at(entry, (piece.end - entry).min(16))?,
+        entry,
+    )?;
+    let at = if first.traits.landing_pad {
+        first.end()
+    } else {
+        entry
+    };
+    let mut jump: Code<()> = Code::default();
+    put_entry::<I, ()>(
+        program,
+        &mut jump,
+        entry,
+        program.elf.bytes_at(at, (piece.end - at).min(16))?,
+        (),
+    );
+    if program.is_far::<I>(entry) && program.guarded && !first.traits.landing_pad {
+        return None;
+    }
+    let end = at + jump.bytes.len() as u64;
+    Some((piece, at, end))
+}
+
+/// Whether what is behind a piece may be overwritten up to `end`: padding.
+fn has_room<I: Isa>(program: &Program<'_>, piece: &Piece, end: u64) -> bool {
     if end > piece.end {
-        let i = program.pieces.partition_point(|p| p.start <= entry);
+        let i = program.pieces.partition_point(|p| p.start <= piece.start);
         let limit = program
             .pieces
             .get(i)
             .map_or(u64::MAX, |p| p.start)
             .min(program.elf.sections[piece.section as usize].end());
         if end > limit {
-            return None;
+            return false;
         }
-        let padding = program.elf.bytes_at(piece.end, end - piece.end)?;
+        let Some(padding) = program.elf.bytes_at(piece.end, end - piece.end) else {
+            return false;
+        };
         if !padding.iter().all(|b| matches!(b, 0 | 0x90 | 0xcc)) {
-            let whole = program
-                .elf
-                .bytes_at(piece.end, limit.min(piece.end + 32) - piece.end)?;
+            let len = limit.min(piece.end + 32) - piece.end;
+            let Some(whole) = program.elf.bytes_at(piece.end, len) else {
+                return false;
+            };
             let mut reach = piece.end;
             I::sweep(whole, piece.end, |i| {
                 if i.traits.nop {
@@ -139,14 +182,11 @@ pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Opti
                 i.traits.nop
             });
             if reach < end {
-                return None;
+                return false;
             }
         }
     }
-    Some(EntryPatch {
-        entry: InputAddr::new(entry),
-        at: InputAddr::new(at),
-    })
+    true
 }
 
 /// Whether a jump of the function may lead through a table to an instruction that a jump at an old entry overwrites

@@ -38,25 +38,42 @@ const OUTSIDE: u32 = 0;
 
 /// Builds the graph, and says what each edge represents.
 pub(super) fn build(cfg: &Cfg) -> (Graph, Vec<Meaning>) {
+    let prices = Prices {
+        frequency: Frequencies::of(cfg),
+        ways_in: ways_in(cfg),
+    };
+    let builder = build_with(cfg, Some(prices), Graph::default());
+    (builder.graph, builder.meaning)
+}
+
+/// Builds the graph in `graph`, whose memory is used again. Which edges have a weight is said, but all weights are
+/// zero: that is enough to know how many of them need a counter.
+pub(super) fn build_without_prices(cfg: &Cfg, graph: &mut Graph) {
+    graph.edges.clear();
+    *graph = build_with(cfg, None, std::mem::take(graph)).graph;
+}
+
+fn build_with(cfg: &Cfg, prices: Option<Prices>, graph: Graph) -> Builder<'_> {
     let classes = Classes::new(cfg);
     let mut builder = Builder {
         cfg,
-        frequency: Frequencies::of(cfg),
-        ways_in: ways_in(cfg),
-        graph: Graph::default(),
+        prices,
+        graph,
         meaning: Vec::new(),
         classes,
     };
     builder.graph.nodes = 1 + 2 * builder.blocks() + cfg.dispatches.len() as u32;
     // Two edges a block are the usual: its own, and those to the next or from outside.
     let about = 2 * cfg.blocks.len() + cfg.succs.len() + builder.classes.of_block.len();
-    builder.graph.edges.reserve_exact(about);
-    builder.meaning.reserve_exact(about);
+    if builder.prices.is_some() {
+        builder.graph.edges.reserve_exact(about);
+        builder.meaning.reserve_exact(about);
+    }
     for b in 0..builder.blocks() {
         builder.block(b);
     }
     builder.dispatches();
-    (builder.graph, builder.meaning)
+    builder
 }
 
 /// Whether control comes to a block in another way than from a block of its function.
@@ -134,11 +151,17 @@ impl Classes {
     }
 }
 
-struct Builder<'a> {
-    cfg: &'a Cfg,
+/// What the costs of edges follow from.
+struct Prices {
     frequency: Frequencies,
     /// By block: how many ways lead into it.
     ways_in: Vec<u32>,
+}
+
+struct Builder<'a> {
+    cfg: &'a Cfg,
+    /// Nothing if costs do not matter; then it is not noted either what edges represent.
+    prices: Option<Prices>,
     classes: Classes,
     graph: Graph,
     meaning: Vec<Meaning>,
@@ -174,7 +197,9 @@ impl Builder<'_> {
             to,
             weight: cost,
         });
-        self.meaning.push(meaning);
+        if self.prices.is_some() {
+            self.meaning.push(meaning);
+        }
     }
 
     /// Whether a block has an edge from outside by what it is itself.
@@ -194,8 +219,11 @@ impl Builder<'_> {
         if block.watch.loaded_out && self.cfg.blocks[s].watch.stores_in {
             return None;
         }
-        let taken = self.frequency.edges[(block.succ + k) as usize];
-        Some(if self.ways_in[s] == 1 {
+        let Some(prices) = &self.prices else {
+            return Some(0.0);
+        };
+        let taken = prices.frequency.edges[(block.succ + k) as usize];
+        Some(if prices.ways_in[s] == 1 {
             // The counter is in the block that the edge leads to.
             taken * 0.99
         } else if k == 0 && matches!(block.term, Term::Cond { .. } | Term::ShortCond) {
@@ -210,7 +238,8 @@ impl Builder<'_> {
     fn block(&mut self, b: BlockId) {
         let cfg = self.cfg;
         let block = &cfg.blocks[b as usize];
-        let runs = self.frequency.blocks[b as usize];
+        let prices = self.prices.as_ref();
+        let runs = prices.map_or(0.0, |prices| prices.frequency.blocks[b as usize]);
         let own = (!block.watch.whole).then_some(runs);
         self.add(begin(b), end(b), own, Meaning::Node(b));
         if self.has_entry_edge(b) {

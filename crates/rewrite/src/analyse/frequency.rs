@@ -9,8 +9,8 @@
 //! [`DISTANCE`]): heuristics that are put together by multiplying odds, as in logistic regression, by which the factors
 //! were found (`examples/branch_weights.rs`, on exact counts of sqlite, lua, redis, ripgrep, gawk, cppcheck, bash, vim,
 //! tclsh and a program that throws). They see the graph alone: [`super::predict`] knows more and guesses better, but
-//! decodes instructions, and a map of counters is made for every function whenever a profile is read. That a way leads
-//! out of a loop turned out to say nothing beside the rest.
+//! decodes instructions, and counters are placed anew in every function that ran whenever a profile is read. That a way
+//! leads out of a loop turned out to say nothing beside the rest.
 //!
 //! | a jump that | is taken with |
 //! |---|--:|
@@ -21,7 +21,8 @@
 //!
 //! A loop is what is between a jump back and where it leads, the way compilers lay code out. All arithmetic
 //! is addition, multiplication and division in a fixed order, so the guess is the same on every machine.
-//! A change of any number here changes where counters are: profiles made before are refused by their digest.
+//! A change of any number here changes where counters are, and needs a new [`super::counters::VERSION`], by which
+//! profiles made before are refused.
 
 use crate::cfg::{Block, BlockId, Cfg, Term, Use};
 
@@ -285,9 +286,13 @@ pub const SHAPES: usize = WAY.len() + DISTANCE.len();
 
 /// How likely a jump is taken.
 fn taken((way, other, distance): (u32, u32, usize)) -> f32 {
-    let odds = |bits: u32| {
-        let held = WAY.iter().enumerate().filter(|(k, _)| bits >> k & 1 == 1);
-        held.fold(1.0, |odds, (_, factor)| odds * factor)
+    let odds = |mut bits: u32| {
+        let mut odds = 1.0;
+        while bits != 0 {
+            odds *= WAY[bits.trailing_zeros() as usize];
+            bits &= bits - 1;
+        }
+        odds
     };
     // What both have in common says nothing.
     let (way, other) = (odds(way & !other) * DISTANCE[distance], odds(other & !way));

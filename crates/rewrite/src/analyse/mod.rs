@@ -10,6 +10,7 @@
 //! | [`predict`] | a guess of which way each branch goes |
 //! | [`flow_graph`] | the function's flow as a graph, with what counting each edge costs |
 //! | [`counters`] | where counters are put, and what they say |
+//! | [`number`] | how many counters a function has, without its graph |
 //! | [`coverage_blocks`] | the fewest blocks that show which blocks ran |
 //! | [`biased`] | whether one thread can count without locks |
 //! | [`per_thread`] | whether and how each thread can count by itself |
@@ -28,6 +29,7 @@ mod flow_graph;
 pub mod frequency;
 pub mod hashes;
 mod loops;
+pub(crate) mod number;
 pub mod per_thread;
 pub mod predict;
 pub mod prepare;

@@ -1,7 +1,17 @@
 //! What both halves of the job need: every function analysed, and the map of counters.
 //!
 //! The map (which counter of the program counts what) follows from the input binary alone. Instrumenting and reading a
-//! profile both build it, and its digest in the profile's header makes sure that they built the same one.
+//! profile both build it, and its digest in the profile's header makes sure that they built the same one. The digest
+//! covers, in this order, all numbers little-endian:
+//!
+//! | bytes | |
+//! |--:|---|
+//! | 20 | `postlink counter map` |
+//! | 1 | what references are known by: 0 the linker's relocations, 1 dynamic ones, 2 none |
+//! | 4 | the version of where counters are ([`counters::VERSION`]) |
+//! | 8, 4, 4 | of each function with counters or sites, ascending: first address, number of counters, of sites |
+//!
+//! With the binary, which the header names as well, and the version, these numbers say what every counter counts.
 
 use postlink_isa::Isa;
 use postlink_profile::{Digest, Subject};
@@ -59,6 +69,18 @@ pub fn analyse_for_now<'d, I: Isa>(
     function: usize,
     scratch: &mut Scratch,
 ) -> Result<Analysed<'d>, Pin> {
+    let mut analysed = analyse_flow::<I>(program, nonlocal_exits, function, scratch)?;
+    analysed.placement = counters::place(&analysed.cfg, &mut scratch.counters)?;
+    Ok(analysed)
+}
+
+/// The same without counters. That there are any is not said: see [`counters::count`].
+pub(crate) fn analyse_flow<'d, I: Isa>(
+    program: &Program<'d>,
+    nonlocal_exits: &NonlocalExits,
+    function: usize,
+    scratch: &mut Scratch,
+) -> Result<Analysed<'d>, Pin> {
     if linker_veneers::behind(program, program.start(function)).is_some() {
         return Err(Pin::Veneer);
     }
@@ -82,10 +104,9 @@ pub fn analyse_for_now<'d, I: Isa>(
         None => return Err(Pin::NoRoomAtEntry),
     };
     let secondary_entries = secondary_entries::<I>(program, &cfg, function);
-    let placement = counters::place(&cfg, &mut scratch.counters)?;
     Ok(Analysed {
         cfg,
-        placement,
+        placement: Placement::default(),
         unwind,
         entry_patch,
         secondary_entries,
@@ -93,43 +114,44 @@ pub fn analyse_for_now<'d, I: Isa>(
 }
 
 /// A function's part of the map of counters.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FunctionCounters {
     /// Counters.
     pub counters: u32,
     /// Sites.
     pub sites: u32,
-    /// Digest of what they mean.
-    pub digest: u64,
     /// Why the function stays, if it does.
     pub pin: Option<Pin>,
 }
 
 impl FunctionCounters {
     /// Of an analysed function.
-    pub fn of(
-        program: &Program<'_>,
-        function: usize,
-        analysed: &Result<Analysed<'_>, Pin>,
-    ) -> FunctionCounters {
+    pub fn of(analysed: &Result<Analysed<'_>, Pin>) -> FunctionCounters {
         match analysed {
-            Err(pin) => FunctionCounters {
-                pin: Some(*pin),
-                ..FunctionCounters::default()
+            Err(pin) => FunctionCounters::none(*pin),
+            Ok(a) => FunctionCounters {
+                counters: a.placement.counted.len() as u32,
+                sites: a.cfg.recorded().count() as u32,
+                pin: None,
             },
-            Ok(a) => {
-                let mut hash = Xxh3::new();
-                let sites = a.cfg.recorded().count();
-                a.placement
-                    .digest(program.start(function), sites, &mut hash);
-                FunctionCounters {
-                    counters: a.placement.counted.len() as u32,
-                    sites: sites as u32,
-                    digest: hash.digest(),
-                    pin: None,
-                }
-            }
         }
+    }
+
+    /// Of a function that stays.
+    pub(crate) fn none(pin: Pin) -> FunctionCounters {
+        FunctionCounters {
+            pin: Some(pin),
+            ..FunctionCounters::default()
+        }
+    }
+
+    /// Counts those of a function that was analysed without them.
+    pub(crate) fn count(cfg: &Cfg, scratch: &mut Scratch) -> Result<FunctionCounters, Pin> {
+        Ok(FunctionCounters {
+            counters: counters::count(cfg, &mut scratch.counters)?,
+            sites: cfg.recorded().count() as u32,
+            pin: None,
+        })
     }
 }
 
@@ -149,16 +171,22 @@ impl CounterMap {
         let mut bases = Vec::with_capacity(shares.len());
         let (mut counters, mut sites) = (0u64, 0u64);
         let mut hash = Xxh3::new();
-        match program.refs.basis() {
-            Basis::Kept => hash.update(b"postlink counter map 2"),
-            Basis::Dynamic => hash.update(b"postlink counter map 3\x01"),
-            Basis::None => hash.update(b"postlink counter map 3\x02"),
-        }
-        for s in &shares {
+        hash.update(b"postlink counter map");
+        hash.update(&[match program.refs.basis() {
+            Basis::Kept => 0,
+            Basis::Dynamic => 1,
+            Basis::None => 2,
+        }]);
+        hash.update(&counters::VERSION.to_le_bytes());
+        for (f, s) in shares.iter().enumerate() {
             bases.push((counters, sites));
             counters += u64::from(s.counters);
             sites += u64::from(s.sites);
-            hash.update(&s.digest.to_le_bytes());
+            if (s.counters, s.sites) != (0, 0) {
+                hash.update(&program.start(f).to_le_bytes());
+                hash.update(&s.counters.to_le_bytes());
+                hash.update(&s.sites.to_le_bytes());
+            }
         }
         let subject = Subject {
             identity: identity(program.elf),
@@ -180,11 +208,9 @@ impl CounterMap {
             Scratch::default,
             |scratch, f| {
                 phases::did();
-                FunctionCounters::of(
-                    program,
-                    f,
-                    &analyse_for_now::<I>(program, nonlocal_exits, f, scratch),
-                )
+                analyse_flow::<I>(program, nonlocal_exits, f, scratch)
+                    .and_then(|a| FunctionCounters::count(&a.cfg, scratch))
+                    .unwrap_or_else(FunctionCounters::none)
             },
         );
         CounterMap::new(program, shares)

@@ -1,9 +1,10 @@
 //! What the unwind tables of a function say.
 
+use postlink_elf::unwind::eh_frame::{Cie, Fde};
 use postlink_elf::unwind::lsda::{Lsda, PadBase};
 use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 
-use crate::discover::{Program, lsda_of};
+use crate::discover::{Piece, Program, lsda_of};
 use crate::pin::Pin;
 
 /// What becomes of a function's rows when its tables are read. They are large, so those of many functions are not kept.
@@ -78,16 +79,7 @@ impl<'d> FunctionUnwind<'d> {
                 }
                 this.rows.push((fde.start, list));
             } else if rows != Rows::Unread {
-                let (mut is_empty, mut depends) = (true, false);
-                let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
-                rows::visit_bounded(cie, &initial, fde, |_, row| {
-                    is_empty = false;
-                    depends |= reads_program_counter(row);
-                })
-                .map_err(|_| Pin::UnwindTable)?;
-                if is_empty || depends {
-                    return Err(Pin::UnwindTable);
-                }
+                check_rows(cie, fde)?;
             }
             let lsda = lsda_of(program, *p as usize)?;
             let first = *first_cie.get_or_insert(fde.cie);
@@ -115,6 +107,21 @@ impl<'d> FunctionUnwind<'d> {
             this.cie = first_cie.unwrap_or(0);
         }
         Ok(Some(this))
+    }
+
+    /// What [`read`](Self::read) says of a function of one piece, if it has no exception table.
+    pub(crate) fn check_plain(program: &Program<'d>, piece: &Piece) -> Option<Result<(), Pin>> {
+        let Some(index) = piece.fde else {
+            return Some(Ok(()));
+        };
+        let fde = &program.eh.fdes[index as usize];
+        if fde.lsda.is_some_and(|lsda| lsda != 0) {
+            return None;
+        }
+        if fde.start != piece.start || fde.start + fde.len < piece.end {
+            return Some(Err(Pin::UnwindTable));
+        }
+        Some(check_rows(&program.eh.cies[fde.cie], fde))
     }
 
     /// By piece of the function: first address, and what holds from which offset on.
@@ -159,6 +166,21 @@ impl<'d> FunctionUnwind<'d> {
     pub fn one_fragment(&self) -> bool {
         self.table.is_some() && self.pad_base == PadBase::FunctionStart
     }
+}
+
+/// Whether the rows of an entry can be carried over.
+fn check_rows(cie: &Cie<'_>, fde: &Fde<'_>) -> Result<(), Pin> {
+    let (mut is_empty, mut depends) = (true, false);
+    let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
+    rows::visit_bounded(cie, &initial, fde, |_, row| {
+        is_empty = false;
+        depends |= reads_program_counter(row);
+    })
+    .map_err(|_| Pin::UnwindTable)?;
+    if is_empty || depends {
+        return Err(Pin::UnwindTable);
+    }
+    Ok(())
 }
 
 /// Whether a row has an expression that may read the program counter (x86-64: DWARF register 16), as those of

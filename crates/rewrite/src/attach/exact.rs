@@ -1,9 +1,11 @@
-//! Counters of the very file: the map of counters and the counts of functions, by analysing each function once.
+//! Counters of the very file: the map of counters and the counts of functions, by analysing each function once at most.
 //!
 //! Which counters are a function's is known when all functions in front of it have been analysed: a profile is a list
 //! without an index. Functions are therefore taken a part at a time, in their order, and a part that is analysed waits
 //! until all in front of it are, which others work on at that moment. Then those of its functions that did not run are
-//! dropped, and the others solved.
+//! dropped; the others' counters are placed, and solved. Where the counters of a function that did not run are does
+//! not matter, only how many they are, and for most functions that is known without analysing them
+//! ([`crate::analyse::number`]).
 //!
 //! That needs the memory of a few parts. Where a thread is kept from its part for long, what waits behind it would
 //! grow: then functions are dropped and analysed again when it is their turn.
@@ -16,7 +18,7 @@ use postlink_isa::Isa;
 use postlink_profile::Profile;
 
 use super::{Counted, solve};
-use crate::analyse::{Analysed, CounterMap, FunctionCounters, Scratch, prepare};
+use crate::analyse::{Analysed, CounterMap, FunctionCounters, Scratch, counters, number, prepare};
 use crate::discover::{NonlocalExits, Program};
 use crate::phases;
 
@@ -25,7 +27,7 @@ const PART: usize = 32;
 /// So many parts may wait for one in front of them.
 const WAITING: usize = 64;
 
-/// Functions of a part that can be moved.
+/// Functions of a part that were analysed and can be moved.
 type Functions<'d> = Vec<(u32, Analysed<'d>)>;
 
 /// A part that is analysed.
@@ -135,7 +137,8 @@ pub(crate) fn attach_by<'d, I: Isa>(
     (CounterMap::new(program, shares), counted)
 }
 
-/// Analyses the functions of a part.
+/// Counts the counters of the functions of a part: those of plain functions by what discovering them has shown, of
+/// others by analysing them.
 fn analyse<'d, I: Isa>(
     program: &Program<'d>,
     nonlocal_exits: &NonlocalExits,
@@ -146,11 +149,16 @@ fn analyse<'d, I: Isa>(
     let mut functions = Vec::with_capacity(range.len());
     for f in range {
         phases::did();
-        let analysed = prepare::analyse_for_now::<I>(program, nonlocal_exits, f, scratch);
-        shares.push(FunctionCounters::of(program, f, &analysed));
-        if let Ok(analysed) = analysed {
-            functions.push((f as u32, analysed));
+        if let Some(share) = number::of_plain::<I>(program, nonlocal_exits, f) {
+            shares.push(share);
+            continue;
         }
+        let share = prepare::analyse_flow::<I>(program, nonlocal_exits, f, scratch).and_then(|a| {
+            let share = FunctionCounters::count(&a.cfg, scratch)?;
+            functions.push((f as u32, a));
+            Ok(share)
+        });
+        shares.push(share.unwrap_or_else(FunctionCounters::none));
     }
     Part {
         shares,
@@ -158,11 +166,12 @@ fn analyse<'d, I: Isa>(
     }
 }
 
-/// Solves for those functions of a part that ran. `counters` begin with those of the part.
+/// Places the counters of those functions of a part that ran, and solves for them. `counts` begin with those of the
+/// part.
 fn solve_part<'d, I: Isa>(
     (program, nonlocal_exits): (&Program<'d>, &NonlocalExits),
     (first, functions, shares): (usize, Option<Functions<'d>>, &[FunctionCounters]),
-    counters: &[u64],
+    counts: &[u64],
     scratch: &mut Scratch,
 ) -> Vec<Counted<'d>> {
     let mut counted = Vec::new();
@@ -172,18 +181,20 @@ fn solve_part<'d, I: Isa>(
         let known = functions
             .as_mut()
             .and_then(|list| list.next_if(|(function, _)| *function == f));
-        let own = counters.get(from..from + share.counters as usize);
+        let own = counts.get(from..from + share.counters as usize);
         from += share.counters as usize;
         let Some(own) = own.filter(|own| own.iter().any(|c| *c != 0)) else {
             continue;
         };
         let analysed = match known {
             Some((_, analysed)) => Some(analysed),
-            None => {
-                prepare::analyse_for_now::<I>(program, nonlocal_exits, f as usize, scratch).ok()
-            }
+            None => prepare::analyse_flow::<I>(program, nonlocal_exits, f as usize, scratch).ok(),
         };
-        if let Some(mut analysed) = analysed {
+        let placed = analysed.and_then(|mut analysed| {
+            analysed.placement = counters::place(&analysed.cfg, &mut scratch.counters).ok()?;
+            Some(analysed)
+        });
+        if let Some(mut analysed) = placed {
             analysed.cfg.shrink();
             counted.push(solve(f, analysed, own, scratch));
         }

@@ -404,6 +404,8 @@ pub fn calls(
         }
         out
     }));
+    // There are hundreds of thousands, and they are kept for long.
+    calls.shrink_to_fit();
     calls
 }
 

@@ -36,6 +36,17 @@ use crate::pin::Pin;
 impl<'d> Program<'d> {
     /// Finds functions and references.
     pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
+        Self::discover_with::<I>(elf, false)
+    }
+
+    /// The same; what the number of functions' counters follows from is noted as well.
+    pub(crate) fn discover_for_counters<I: Isa>(
+        elf: &'d Elf<'d>,
+    ) -> Result<Program<'d>, FormatError> {
+        Self::discover_with::<I>(elf, true)
+    }
+
+    fn discover_with<I: Isa>(elf: &'d Elf<'d>, shapes: bool) -> Result<Program<'d>, FormatError> {
         let (refs, eh) = postlink_parallel::join(|| Refs::collect(elf), || EhFrame::parse(elf));
         let (mut refs, eh) = (refs?, eh?);
         let named = Named::read(elf, &eh);
@@ -48,7 +59,7 @@ impl<'d> Program<'d> {
             FxHashSet::default()
         };
         let safe = can_unwind.then(|| safe_calls(elf, &imports, &library));
-        let events = sweep::<I>(elf, &refs, &pieces, safe.as_ref());
+        let (events, shapes) = sweep::<I>(elf, &refs, &pieces, safe.as_ref(), shapes);
 
         let mut discovery = Discovery::new(elf, &refs, &eh, &pieces, &named.cold);
         discovery.take_exported();
@@ -57,13 +68,11 @@ impl<'d> Program<'d> {
             let symbol = imports.get(&callee).and_then(|i| imported.get(*i as usize));
             symbol.is_some_and(|s| libc::never_returns(libc::base_name(s.name)))
         };
-        let crossings = discovery.follow_events(&events, &never_returns);
+        let reaches = || can_unwind.then(|| reaching_unsafe(&events, &pieces));
+        let follow = || discovery.follow_events(&events, &never_returns);
+        let (crossings, unsafe_pieces) = postlink_parallel::join(follow, reaches);
+        let unsafe_pieces = unsafe_pieces.unwrap_or_default();
         discovery.pin_returned_flags(&crossings);
-        let unsafe_pieces = if can_unwind {
-            reaching_unsafe(&events, &pieces)
-        } else {
-            Vec::new()
-        };
         drop(events);
         discovery.follow_pointers();
         let table_bases = discovery.follow_tables(crossings.tables);
@@ -101,6 +110,7 @@ impl<'d> Program<'d> {
             new_end,
             visible: Visible::of_file(elf, bounds),
             entry_proof: EntryProof::default(),
+            shapes,
             folded: FxHashSet::default(),
         };
         let mut visible = std::mem::take(&mut program.visible);
@@ -240,7 +250,11 @@ impl<'a, 'd> Discovery<'a, 'd> {
     /// function. A jump to the start of a part that the compiler split off joins too: such a part does not
     /// begin with the state of a function's entry.
     /// `never_returns`: of stubs of imported functions.
-    fn follow_events(&mut self, events: &Events, never_returns: &dyn Fn(u64) -> bool) -> Crossings {
+    fn follow_events(
+        &mut self,
+        events: &Events,
+        never_returns: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Crossings {
         let pieces = self.pieces;
         let mut crossings = Crossings::default();
         let mut further: Vec<(u64, Option<u64>)> = Vec::new();

@@ -13,6 +13,7 @@
 //! | [`pieces`] | pieces, from symbols and unwind entries |
 //! | [`directory`] | where in a long list of addresses one is |
 //! | [`sweep`] | one sweep over all code |
+//! | [`shapes`] | what the number of a function's counters follows from |
 //! | [`functions`] | functions, from pieces and what refers to them |
 //! | [`exceptions`] | exception tables |
 //! | [`visible`] | which pointers may follow functions that move |
@@ -36,6 +37,7 @@ mod pieces;
 mod program;
 mod refs;
 pub mod runtimes;
+mod shapes;
 mod sweep;
 mod visible;
 

@@ -150,8 +150,7 @@ impl NonlocalExits {
 
     /// Facts on the callee of a call instruction, or on what a jump leads to.
     pub fn call(&self, program: &Program<'_>, insn: &Insn) -> CallFacts {
-        self.callee(program, insn)
-            .map_or(self.default, |callee| self.of(callee))
+        self.known(self.callee(program, insn))
     }
 
     /// What a call or jump leads to, if it says so: a function, a stub, or a slot that something else fills.
@@ -168,6 +167,11 @@ impl NonlocalExits {
     /// Whether a call of what is at an address may return in a new process.
     pub fn may_fork(&self, callee: u64) -> bool {
         self.of(callee).forks != Forks::Never
+    }
+
+    /// Facts on [what a call leads to](Self::callee).
+    pub fn known(&self, callee: Option<u64>) -> CallFacts {
+        callee.map_or(self.default, |callee| self.of(callee))
     }
 
     fn of(&self, callee: u64) -> CallFacts {

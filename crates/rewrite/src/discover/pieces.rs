@@ -1,5 +1,7 @@
 //! Pieces of code, from symbols and unwind entries, and the functions that they are parts of.
 
+use std::ops::Range;
+
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use postlink_elf::unwind::eh_frame::EhFrame;
@@ -44,8 +46,27 @@ impl Named {
         named
     }
 
+    /// Reads a table, whose names are long: a part of it at a time.
     fn read_table(&mut self, elf: &Elf<'_>, table: SymbolTable) {
-        for (i, s) in elf.symbols(table).iter().enumerate() {
+        const PART: usize = 1 << 13;
+        let symbols = elf.symbols(table);
+        let parts = postlink_parallel::map_parts(symbols.len(), PART, |range| {
+            let mut named = Named::default();
+            named.read_symbols(elf, table, range);
+            named
+        });
+        for part in parts {
+            self.symbols.extend(part.symbols);
+            self.exported.extend(part.exported);
+            self.ranges.extend(part.ranges);
+            self.cold.extend(part.cold);
+            self.data.extend(part.data);
+        }
+    }
+
+    fn read_symbols(&mut self, elf: &Elf<'_>, table: SymbolTable, range: Range<usize>) {
+        let symbols = elf.symbols(table);
+        for (i, s) in range.filter_map(|i| Some((i, symbols.get(i)?))) {
             if !matches!(s.kind, STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE) || s.section == 0 {
                 continue;
             }

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use super::entry_proof::EntryProof;
 use super::libc::{base_name, never_returns};
 use super::refs::Refs;
+use super::shapes::{self, Shapes};
 use super::visible::Visible;
 use crate::pin::Pin;
 
@@ -96,6 +97,8 @@ pub struct Program<'d> {
     pub visible: Visible,
     /// Where jumps may overwrite old entries; only filled in if the linker kept no relocations.
     pub entry_proof: EntryProof,
+    /// What the number of functions' counters follows from, if it was asked for and is still needed.
+    pub(crate) shapes: Option<Shapes>,
     /// Starts of functions for which the new code of others stands: pointers to them keep their values.
     pub folded: FxHashSet<u64>,
 }
@@ -256,11 +259,7 @@ impl<'d> Program<'d> {
 
     /// Whether a slot leads out of the file, whatever the loader finds.
     pub fn leaves(&self, slot: u64) -> bool {
-        let symbol = |i: u32| self.elf.symbols(SymbolTable::Dynamic).get(i as usize);
-        self.refs
-            .lasting_import_at(slot)
-            .and_then(symbol)
-            .is_some_and(|s| s.section == 0)
+        shapes::leaves(self.elf, &self.refs, slot)
     }
 
     /// Name of an imported function by its stub's or slot's address.

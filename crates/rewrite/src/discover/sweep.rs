@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use super::pieces::Pieces;
 use super::program::Piece;
 use super::refs::Refs;
+use super::shapes::{Outline, Shapes};
 use crate::phases;
 
 /// What the sweep has found: the piece that it was found in, and what it is. In no particular order.
@@ -52,12 +53,14 @@ pub(super) enum Event {
 }
 
 /// Sweeps over all pieces. `calls`: imports and functions of a library that are safe to call, if calls matter at all.
+/// `shapes`: what the number of functions' counters follows from is noted as well.
 pub(super) fn sweep<I: Isa>(
     elf: &Elf<'_>,
     refs: &Refs,
     pieces: &Pieces,
     calls: Option<&FxHashSet<u64>>,
-) -> Events {
+    shapes: bool,
+) -> (Events, Option<Shapes>) {
     let sweep = Sweep {
         elf,
         refs,
@@ -66,14 +69,21 @@ pub(super) fn sweep<I: Isa>(
         calls,
     };
     phases::expect(pieces.list.len());
-    postlink_parallel::map_parts(pieces.list.len(), PART, |range| {
+    let parts = postlink_parallel::map_parts(pieces.list.len(), PART, |range| {
         let mut out = Vec::new();
+        let mut outline = shapes.then(Outline::default);
         for i in range {
             phases::did();
-            sweep.piece::<I>(i as u32, &pieces.list[i], &mut out);
+            sweep.piece::<I>(i as u32, &pieces.list[i], &mut out, outline.as_mut());
         }
-        out
-    })
+        (out, outline.map(Outline::finish))
+    });
+    let (events, parts): (Events, Vec<_>) = parts.into_iter().unzip();
+    let parts: Option<Vec<_>> = parts.into_iter().collect();
+    (
+        events,
+        parts.filter(|_| shapes).map(|p| Shapes::new(PART, p)),
+    )
 }
 
 /// First address of all code, and one past its last: there may be other things in between.
@@ -99,9 +109,21 @@ struct Sweep<'a, 'd> {
 }
 
 impl Sweep<'_, '_> {
-    fn piece<I: Isa>(&self, index: u32, piece: &Piece, out: &mut Vec<(u32, Event)>) {
+    fn piece<I: Isa>(
+        &self,
+        index: u32,
+        piece: &Piece,
+        out: &mut Vec<(u32, Event)>,
+        mut outline: Option<&mut Outline>,
+    ) {
+        if let Some(outline) = &mut outline {
+            outline.begin(piece);
+        }
         let Some(bytes) = self.elf.bytes_at(piece.start, piece.end - piece.start) else {
             out.push((index, Event::Undecodable));
+            if let Some(outline) = outline {
+                outline.end(false);
+            }
             return;
         };
         let mut state = PieceSweep {
@@ -120,6 +142,9 @@ impl Sweep<'_, '_> {
         let stopped = I::sweep(bytes, piece.start, |insn| {
             state.flags::<I>(insn, bytes);
             state.flow(insn);
+            if let Some(outline) = &mut outline {
+                outline.instruction(self.elf, self.refs, insn);
+            }
             if let Some(f) = insn.field
                 && insn.traits.forms_address
             {
@@ -136,6 +161,12 @@ impl Sweep<'_, '_> {
             state.address(target, false);
         }
         state.absolute_fields::<I>();
+        if let Some(outline) = outline {
+            if state.has_table {
+                outline.is_not_plain();
+            }
+            outline.end(stopped.is_none());
+        }
         if !self.refs.kept {
             state.further_entries::<I>(bytes);
         }

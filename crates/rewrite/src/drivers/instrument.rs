@@ -5,12 +5,13 @@
 //! to the old entry, which jumps on): so the targets that recorders see are addresses of the input. It also
 //! makes old entries the only way in from outside, where checks for per-thread counters ([`per_thread`]) are.
 
+use std::fs::File;
 use std::marker::PhantomData;
 use std::path::Path;
 
-use postlink_elf::OutputAddr;
 use postlink_elf::elf::Elf;
 use postlink_elf::write::{NewKind, NewSection, Placed, WriteOptions, Writer};
+use postlink_elf::{OutputAddr, OutputOffset};
 use postlink_isa::frames::{FrameEntry, Frames};
 use postlink_isa::{
     Code, CounterMode, Isa, PerThreadMemory, RuntimeConfig, RuntimeEntry, SiteRef, with_isa,
@@ -30,8 +31,8 @@ use crate::discover::{
 };
 use crate::error::Error;
 use crate::link::{
-    self, CALLED, Hook, LinkOptions, Placement, ProbeAddresses, Ready, RoutineAt, emit_in_place,
-    frames_of, hook, moving,
+    self, CALLED, Hook, LinkOptions, Parked, Placement, ProbeAddresses, Ready, RoutineAt,
+    emit_in_place, frames_of, hook,
 };
 use crate::phases::{self, Phases};
 use crate::pin::Pin;
@@ -74,8 +75,9 @@ pub struct InstrumentOptions {
     pub keep: FxHashSet<u64>,
     /// Tell where blocks went ([`InstrumentReport::blocks`]).
     pub blocks: bool,
-    /// Bytes of code that are kept while the checker reads them, for the case that it refuses some. More are made once
-    /// more then: that is rare, and they take several times their size of memory beside what the checker needs.
+    /// Bytes of code that are kept while the checker reads them, for the case that it refuses some. Of more, which
+    /// would take several times their size of memory beside what the checker needs, only that is kept which cannot be
+    /// read back from the output.
     pub kept_code: usize,
 }
 
@@ -210,6 +212,21 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         })
     }
 
+    /// Takes up functions that were parked. If the file does not have their code any more, all are to be made again.
+    fn take_up(&mut self) {
+        let Some(made) = &mut self.made else { return };
+        let Some(parked) = made.parked.take() else {
+            return;
+        };
+        match parked.give_back() {
+            Some(ready) => {
+                made.ready = ready;
+                made.take_back(&self.program, &self.taken_back);
+            }
+            None => self.made = None,
+        }
+    }
+
     /// Leaves functions where they were, by the addresses of their entries.
     fn take_back(&mut self, functions: &FxHashSet<u64>) {
         self.taken_back.extend(functions);
@@ -238,13 +255,17 @@ impl<'d, I: Isa> Instrumented<'d, I> {
     }
 
     fn report(&self, made: &Made, placed: &Placement, output_size: u64) -> InstrumentReport {
-        let offsets = moving(&made.ready).flat_map(|(_, r)| &r.recorder_offsets);
+        // By function: whether it moves, and how many recorders it has.
+        let counts = postlink_parallel::map(&made.ready, |r| {
+            let sites = r.recorder_offsets.iter().filter(|o| **o != u32::MAX);
+            (!r.taken_back).then(|| sites.count() as u64)
+        });
         InstrumentReport {
             functions: self.program.functions.len(),
-            instrumented: moving(&made.ready).count(),
+            instrumented: counts.iter().flatten().count(),
             pinned: count_pins(&made.map.shares),
             counters: made.map.subject.counters,
-            sites: offsets.filter(|o| **o != u32::MAX).count() as u64,
+            sites: counts.iter().flatten().sum(),
             atomic: self.counting.how == Counters::Atomic,
             counting: self.counting.how,
             not_per_thread: self.counting.not_per_thread.clone(),
@@ -264,9 +285,10 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         out: OutputFile<'_>,
         phases: &mut Phases,
     ) -> Result<InstrumentReport, Error> {
-        if self.made.is_none() {
+        if self.made.as_ref().is_none_or(|made| made.parked.is_some()) {
             phases.begin("functions");
         }
+        self.take_up();
         self.make();
         let Some(made) = &self.made else {
             return Err(Error::internal("functions were not made"));
@@ -275,13 +297,20 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         let (writer, placed) =
             link_all::<I>(&self.program, made, self.counting.how, &self.options)?;
         phases.begin("write");
+        let is_large = made.code_len() > self.options.kept_code;
+        let digests = is_large.then(|| link::digests(&made.ready, &placed, &writer));
         let summary = writer.write_onto(out.path, out.mode, out.onto)?;
         phases.end();
         let report = self.report(made, &placed, summary.size);
-        let is_large = made.code_len() > self.options.kept_code;
         self.moves = report.instrumented > 0;
-        if is_large {
-            self.made = None;
+        if let Some(digests) = digests {
+            let file = File::open(out.path).ok();
+            match (&mut self.made, digests, file) {
+                (Some(made), Some(digests), Some(file)) => {
+                    made.park(&placed, digests, file, summary.appended);
+                }
+                _ => self.made = None,
+            }
         }
         Ok(report)
     }
@@ -420,9 +449,9 @@ fn make_with_counters<I: Isa>(
         }
     };
     let Made { map, ready, .. } = &mut made;
-    for r in ready {
+    postlink_parallel::map_mut(ready, |_, r| {
         (r.counter_base, r.site_base) = map.bases[r.function as usize];
-    }
+    });
     made
 }
 
@@ -465,6 +494,8 @@ fn link_all<'d, I: Isa>(
     let (probes, runtime) = routines.fill::<I>(&memory, &slow.bytes, &mut writer)?;
     placed.fill::<I>(program, ready, orders, &probes, &mut writer)?;
     placed.references::<I>(program, ready, &made.patches, false, &mut writer)?;
+    // Nearly all pages of the old code were looked at, and most memory is needed next.
+    elf.release();
     entry.install(runtime, &mut writer)?;
     placed.symbols(program, ready, &link_options, &mut writer);
     placed.note(program, ready, &made.patches, &link_options, &mut writer)?;
@@ -704,8 +735,10 @@ struct Made {
     mode: CounterMode,
     /// The counters' map.
     map: CounterMap,
-    /// The functions' code.
+    /// The functions' code. Empty while it is parked.
     ready: Vec<Ready>,
+    /// The same, while a checker reads the file that it is in.
+    parked: Option<Parked>,
     /// Where old entries get jumps.
     patches: Vec<EntryPatch>,
     /// Input addresses of their blocks, if they are asked for.
@@ -725,10 +758,26 @@ impl Made {
             .retain(|patch| !functions.contains(&patch.entry.get()));
     }
 
+    /// Parks the functions. `digests` are of their code; `place` is an address of new code, and its offset in the file.
+    fn park(
+        &mut self,
+        placed: &Placement,
+        digests: Vec<u64>,
+        file: File,
+        place: (OutputAddr, OutputOffset),
+    ) {
+        let ready = std::mem::take(&mut self.ready);
+        let parked = Parked::new(ready, &placed.fragments, digests, file, place);
+        self.parked = Some(parked);
+    }
+
     /// Bytes of the functions' code.
     fn code_len(&self) -> usize {
-        let fragments = self.ready.iter().flat_map(|r| &r.code.fragments);
-        fragments.map(|f| f.code.bytes.len()).sum()
+        let of = |r: &Ready| -> usize {
+            let fragments = r.code.fragments.iter();
+            fragments.map(|f| f.code.bytes.len()).sum()
+        };
+        postlink_parallel::map(&self.ready, of).into_iter().sum()
     }
 }
 
@@ -760,7 +809,7 @@ fn make_all<I: Isa>(
         postlink_parallel::map_range_with(program.functions.len(), scratch, |scratch, f| {
             phases::did();
             let analysed = prepare::analyse_for_now::<I>(program, nonlocal_exits, f, scratch);
-            let mut share = FunctionCounters::of(program, f, &analysed);
+            let mut share = FunctionCounters::of(&analysed);
             let wanted = options
                 .functions
                 .as_ref()
@@ -809,6 +858,7 @@ fn make_all<I: Isa>(
         mode,
         map: CounterMap::new(program, shares),
         ready,
+        parked: None,
         patches,
         starts,
     }

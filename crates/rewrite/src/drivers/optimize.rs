@@ -12,6 +12,7 @@ use postlink_elf::elf::Elf;
 use postlink_elf::note::NoteKind;
 use postlink_elf::unwind::lsda::Numbers;
 use postlink_elf::write::{WriteOptions, Writer};
+use postlink_elf::{OutputAddr, memory};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
@@ -310,12 +311,14 @@ impl<'d, I: Isa> FittedTo<'d, I> {
         phases: &mut Phases,
     ) -> Result<Self, Error> {
         phases.begin("discover");
-        let program = discover::<I>(elf, options)?;
+        let counted = matches!(source, Source::Exact(_));
+        let mut program = discover::<I>(elf, options, counted)?;
         let nonlocal_exits = NonlocalExits::new(&program);
-        elf.release();
+        give_back(elf);
         phases.begin("attach");
         let (attached, shares) = attach::attach_any::<I>(&program, &nonlocal_exits, source)?;
-        elf.release();
+        program.shapes = None;
+        give_back(elf);
         phases.end();
         Ok(FittedTo {
             program,
@@ -412,6 +415,8 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             phases.begin("walk");
             Walk::new(&counted, &attached.calls, options.windows.as_deref())
         });
+        let agreement = |c: &Counted<'_>| (c.function, c.counts.inconsistent);
+        let agreement: Vec<(u32, u64)> = counted.iter().map(agreement).collect();
         phases.begin("emit");
         let emitted = emit_all::<I>(
             &program,
@@ -420,7 +425,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             &mut shares,
             (&options, &stay),
         );
-        program.elf.release();
+        give_back(program.elf);
         phases.end();
         // What could not be emitted stands for nothing.
         let found = folds.list.len();
@@ -435,6 +440,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             options,
             profiled,
             account: attached.account,
+            agreement,
             counted,
             calls: attached.calls,
             chosen,
@@ -456,7 +462,11 @@ struct LaidOut<'d, I> {
     options: OptimizeOptions,
     profiled: usize,
     account: Option<Account>,
+    /// Functions with counts; nothing if [no more is made of them](LaidOut::is_laid_out).
     counted: Vec<Counted<'d>>,
+    /// By function with counts: which it is, and how far its counters are from agreeing.
+    agreement: Vec<(u32, u64)>,
+    /// Calls between functions, for as long.
     calls: Vec<Call>,
     /// By function with counts: the order of its blocks.
     chosen: Vec<Chosen>,
@@ -498,7 +508,9 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
             Some(known) => known,
             None => {
                 phases.begin("functions");
-                self.layout()?
+                let known = self.layout()?;
+                self.is_laid_out();
+                known
             }
         };
         phases.begin("link");
@@ -530,7 +542,7 @@ impl<I: Isa> Rewriting for LaidOut<'_, I> {
         if let Answer::TakenBack(functions) = &answer {
             self.options.keep.extend(functions);
             self.emitted
-                .take_back(&self.program, &self.counted, &mut self.shares, functions);
+                .take_back(&self.program, &mut self.shares, functions);
             self.take_back_folded(functions);
             // Other code may be in the space of their old bodies: then places are given anew.
             if self.options.preset == Preset::Size {
@@ -569,9 +581,9 @@ fn emit_one<'d, I: Isa>(
         aligned: loop_heads(c, &order.fragments[0], options.align_blocks),
         block_alignment: options.align_blocks,
         changes,
-        lends_spans: false,
+        lends_spans: !options.bat,
     };
-    let code = emit::emit::<I>(program, cfg, &plan)?;
+    let mut code = emit::emit::<I>(program, cfg, &plan)?;
     let mut unwind = carry(
         program,
         cfg,
@@ -587,6 +599,7 @@ fn emit_one<'d, I: Isa>(
             Stack::of::<I>(),
         )?
     } else {
+        code.keep_runs();
         Vec::new()
     };
     if (cfg.blocks.iter().zip(&c.counts.blocks)).any(|(block, runs)| block.landing_pad && *runs > 0)
@@ -635,9 +648,23 @@ fn dyno_stats<I: Isa>(
     stats
 }
 
-/// Finds functions, in a file that can be optimised.
-fn discover<'d, I: Isa>(elf: &'d Elf<'d>, options: &OptimizeOptions) -> Result<Program<'d>, Error> {
-    let mut program = Program::discover::<I>(elf)?;
+/// Gives back what a phase has read of the file, and freed: a third of what is in use then.
+fn give_back(elf: &Elf<'_>) {
+    elf.release();
+    memory::give_back_freed();
+}
+
+/// Finds functions, in a file that can be optimised; `counted`: by counters.
+fn discover<'d, I: Isa>(
+    elf: &'d Elf<'d>,
+    options: &OptimizeOptions,
+    counted: bool,
+) -> Result<Program<'d>, Error> {
+    let mut program = if counted {
+        Program::discover_for_counters::<I>(elf)?
+    } else {
+        Program::discover::<I>(elf)?
+    };
     check_program(&program)?;
     if !program.refs.kept && options.preset == Preset::Size {
         return Err(Error::Unsupported(
@@ -664,10 +691,17 @@ struct EmittedAll {
     stats: Vec<(DynoStats, DynoStats)>,
 }
 
+impl Drop for EmittedAll {
+    /// There are tens of thousands of functions, each in a dozen pieces of memory: all threads give them back.
+    fn drop(&mut self) {
+        postlink_parallel::map_owned(std::mem::take(&mut self.ready), drop);
+    }
+}
+
 impl EmittedAll {
     /// Notes that a function stays.
-    fn stays(&mut self, counted: &Counted<'_>, pin: Pin, shares: &mut [FunctionCounters]) {
-        let share = &mut shares[counted.function as usize];
+    fn stays(&mut self, function: u32, pin: Pin, shares: &mut [FunctionCounters]) {
+        let share = &mut shares[function as usize];
         share.pin = Some(pin);
         self.not_emitted.push(*share);
     }
@@ -676,7 +710,6 @@ impl EmittedAll {
     fn take_back(
         &mut self,
         program: &Program<'_>,
-        counted: &[Counted<'_>],
         shares: &mut [FunctionCounters],
         functions: &FxHashSet<u64>,
     ) {
@@ -686,9 +719,9 @@ impl EmittedAll {
                 continue;
             }
             ready.taken_back = true;
-            let index = self.of_ready[position];
-            self.stays(&counted[index], Pin::NotProved, shares);
-            if let Some((before, after)) = self.stats.get_mut(index) {
+            let function = ready.function;
+            self.stays(function, Pin::NotProved, shares);
+            if let Some((before, after)) = self.stats.get_mut(self.of_ready[position]) {
                 *after = *before;
             }
         }
@@ -746,7 +779,7 @@ fn emit_all<'d, I: Isa>(
                 all.ready.push(ready);
                 all.patches.extend(counted[i].analysed.entry_patch);
             }
-            Err(pin) => all.stays(&counted[i], pin, shares),
+            Err(pin) => all.stays(counted[i].function, pin, shares),
         }
     }
     all
@@ -767,6 +800,19 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         self.folds.0.retain(|function| !refused(function));
     }
 
+    /// Gives up what only layouts are made of, if there will be no other one.
+    fn is_laid_out(&mut self) {
+        if self.options.preset == Preset::Size {
+            return;
+        }
+        self.calls = Vec::new();
+        self.walk = None;
+        if !self.options.bat {
+            postlink_parallel::map_owned(std::mem::take(&mut self.counted), drop);
+            postlink_parallel::map_mut(&mut self.chosen, |_, c| c.fragments = Default::default());
+        }
+    }
+
     /// Where functions go, and which layouts were tried if there was a search.
     fn layout(&self) -> Result<(Layout, Option<SearchReport>), Error> {
         let emitted = &self.emitted;
@@ -776,6 +822,8 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         if let Some(seed) = self.options.stress {
             stress::Random::of(seed, 0).shuffle(&mut order);
         }
+        let walk = self.walk.as_ref().filter(|_| !ready.is_empty());
+        let writer = walk.map(|_| self.writer()).transpose()?;
         let trials = Trials {
             ready,
             of_ready,
@@ -789,9 +837,9 @@ impl<'d, I: Isa> LaidOut<'d, I> {
                 .zip(of_ready)
                 .map(|(r, i)| stretches(r, &self.counted[*i].counts.blocks))
                 .collect(),
-            writer: &self.writer()?,
+            writer: writer.as_ref(),
         };
-        Ok(match self.walk.as_ref().filter(|_| !ready.is_empty()) {
+        Ok(match walk {
             None => (trials.given(), None),
             Some(walk) => {
                 let (wanted, take) = (self.options.search, self.options.search_take);
@@ -904,25 +952,14 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             )?),
             None => None,
         };
-        let no_probes = ProbeAddresses::default();
-        placed.fill::<I>(program, ready, orders, &no_probes, &mut writer)?;
-        let follow = options.move_pointers;
-        placed.references::<I>(program, ready, &self.emitted.patches, follow, &mut writer)?;
-        if let Some((hook, routine)) = startup {
-            hook.install(routine, &mut writer)?;
-        }
         program.elf.release();
-        let bat_bytes = if self.options.bat {
-            self.translation_tables(&placed, &mut writer)?
-        } else {
-            0
-        };
-        placed.symbols(program, ready, &options, &mut writer);
-        let note = placed.note(program, ready, &self.emitted.patches, &options, &mut writer)?;
-        if !self.options.keep_build_id {
-            placed.build_id(program, ready, note, &mut writer)?;
-        }
-        let debug = self.debug_info(&placed, package, &mut writer)?;
+        // The map of addresses is one long list, and takes as long as all the rest.
+        let patches = &self.emitted.patches;
+        let map = || debug::map::<I>(program, &placed, ready, patches, self.debug_info);
+        let filled = || self.fill(&placed, (orders, startup), &options, &mut writer);
+        let (map, bat_bytes) = postlink_parallel::join(map, filled);
+        let bat_bytes = bat_bytes?;
+        let debug = self.debug_info(&placed, (map, package), &mut writer)?;
         program.elf.release();
         Ok(Linked {
             writer,
@@ -931,11 +968,43 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         })
     }
 
+    /// Fills in what refers to functions that have their places. Gives the size of address translation tables.
+    fn fill(
+        &self,
+        placed: &Placement,
+        (orders, startup): ([&[u32]; 2], Option<(link::Hook, OutputAddr)>),
+        options: &LinkOptions<'_>,
+        writer: &mut Writer<'d>,
+    ) -> Result<u64, Error> {
+        let (program, ready) = (&self.program, &self.emitted.ready);
+        let no_probes = ProbeAddresses::default();
+        placed.fill::<I>(program, ready, orders, &no_probes, writer)?;
+        program.elf.release();
+        let follow = options.move_pointers;
+        placed.references::<I>(program, ready, &self.emitted.patches, follow, writer)?;
+        if let Some((hook, routine)) = startup {
+            hook.install(routine, writer)?;
+        }
+        program.elf.release();
+        let bat_bytes = if self.options.bat {
+            self.translation_tables(placed, writer)?
+        } else {
+            0
+        };
+        placed.symbols(program, ready, options, writer);
+        program.elf.release();
+        let note = placed.note(program, ready, &self.emitted.patches, options, writer)?;
+        if !self.options.keep_build_id {
+            placed.build_id(program, ready, note, writer)?;
+        }
+        Ok(bat_bytes)
+    }
+
     /// Describes new code in debug information, or drops it, or keeps it as it is.
     fn debug_info(
         &self,
         placed: &Placement,
-        package: Option<&Path>,
+        (map, package): (Option<debug::Mapped>, Option<&Path>),
         writer: &mut Writer<'d>,
     ) -> Result<Option<DebugReport>, Error> {
         let (ready, patches) = (&self.emitted.ready, &self.emitted.patches);
@@ -948,7 +1017,8 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             },
             package,
         };
-        let mut report = debug::write::<I>(&self.program, placed, ready, patches, how, writer)?;
+        let mut report =
+            debug::write::<I>(&self.program, placed, ready, patches, (how, map), writer)?;
         if let (Some(report), Some(why)) = (&mut report, &self.not_updated) {
             report.kept_because = Some(why.clone());
         }
@@ -980,7 +1050,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
 
     /// What passes changed in functions that move.
     fn passes(&self) -> Vec<PassReport> {
-        let mut moves = vec![false; self.counted.len()];
+        let mut moves = vec![false; self.agreement.len()];
         for (i, _) in moving(&self.emitted.ready) {
             moves[self.emitted.of_ready[i]] = true;
         }
@@ -1000,7 +1070,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
         output_size: u64,
     ) -> OptimizeReport {
         let (program, emitted) = (&self.program, &self.emitted);
-        let (inconsistent_functions, most_inconsistent) = inconsistent(program, &self.counted);
+        let (inconsistent_functions, most_inconsistent) = inconsistent(program, &self.agreement);
         OptimizeReport {
             functions: program.functions.len(),
             profiled: self.profiled,
@@ -1046,14 +1116,11 @@ fn sum(stats: &[(DynoStats, DynoStats)]) -> (DynoStats, DynoStats) {
 }
 
 /// How many functions have counts that do not agree, and the names of the three worst.
-fn inconsistent(program: &Program<'_>, counted: &[Counted<'_>]) -> (usize, Vec<String>) {
-    let mut list: Vec<_> = counted
-        .iter()
-        .filter(|c| c.counts.inconsistent > 0)
-        .collect();
-    list.sort_by_key(|c| std::cmp::Reverse(c.counts.inconsistent));
+fn inconsistent(program: &Program<'_>, agreement: &[(u32, u64)]) -> (usize, Vec<String>) {
+    let mut list: Vec<_> = agreement.iter().filter(|c| c.1 > 0).collect();
+    list.sort_by_key(|c| std::cmp::Reverse(c.1));
     let worst = list.iter().take(3);
-    let names = worst.map(|c| program.name(c.function as usize)).collect();
+    let names = worst.map(|c| program.name(c.0 as usize)).collect();
     (list.len(), names)
 }
 

@@ -10,8 +10,8 @@
 //! verdicts on all the rest (`postlink_verify::verify_again`). Places are given anew where other code may be in
 //! the function's old body (`--preset size`), and where machine profiles count in new code.
 //!
-//! Of programs with much code the instrumented code is not kept while the checker reads the output, for the sake of
-//! memory: it is made once more if a function is refused, and the places of all refused functions are left empty in it.
+//! Of programs with much code the instrumented code is parked while the checker reads the output, for the sake of
+//! memory (`rewrite/link/parked.rs`): its bytes are read back from the output if a function is refused.
 
 use std::path::Path;
 

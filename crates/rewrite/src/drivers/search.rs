@@ -309,8 +309,8 @@ pub(super) struct Trials<'a> {
     pub(super) at_lines: bool,
     /// By position: the code of the hot fragment.
     pub(super) stretches: Vec<Vec<Stretch>>,
-    /// Says where new code begins.
-    pub(super) writer: &'a Writer<'a>,
+    /// Says where new code begins, if layouts are judged.
+    pub(super) writer: Option<&'a Writer<'a>>,
 }
 
 /// A block's place in its fragment.
@@ -476,7 +476,8 @@ impl Trials<'_> {
             .iter()
             .copied()
             .fold(self.align[0], u64::max);
-        let base = self.writer.next(most).map_or(0, |at| at.get());
+        let base = self.writer.and_then(|writer| writer.next(most));
+        let base = base.map_or(0, |at| at.get());
         let mut at = base;
         let mut hot = 0;
         for fragment in 0..2 {

@@ -8,6 +8,7 @@
 //! Branches start short and grow until all reach (a branch never shrinks again, so this ends). What is copied
 //! is described in [`Span`]s, from which unwind rows and call sites are carried over.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
@@ -120,6 +121,58 @@ pub struct Fragment {
     pub code: Code<Target>,
     /// What they correspond to, ascending and without gaps.
     pub spans: Vec<Span>,
+    /// What debug information has to know of that, if it is all that was kept ([`Emitted::keep_runs`]).
+    pub(crate) runs: Vec<CodeRun>,
+}
+
+/// Old bytes and the bytes of a fragment that stand for them, copied, or one instruction that was re-encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeRun {
+    /// Input address of the first.
+    pub old: u64,
+    /// Number of old bytes.
+    pub old_len: u32,
+    /// Offset in the fragment.
+    pub out: u32,
+    /// Number of new bytes.
+    pub len: u32,
+    /// Number of new bytes after them that stand for nothing old.
+    pub tail: u32,
+}
+
+impl Fragment {
+    /// Its runs, ascending. Bytes that stand for nothing are the tail of the run in front of them. Where there is none
+    /// they are not described at all: a fragment begins so if its first block has nothing but padding.
+    pub fn runs(&self) -> Cow<'_, [CodeRun]> {
+        if self.spans.is_empty() {
+            return Cow::Borrowed(&self.runs);
+        }
+        let mut runs: Vec<CodeRun> = Vec::with_capacity(self.spans.len());
+        for span in self.spans.iter().filter(|s| s.len > 0) {
+            let of = if span.copied {
+                Some((span.input, span.len))
+            } else {
+                span.of.map(|(at, len)| (at, u32::from(len)))
+            };
+            match (of, runs.last_mut()) {
+                (Some((old, old_len)), _) => runs.push(CodeRun {
+                    old,
+                    old_len,
+                    out: span.out,
+                    len: span.len,
+                    tail: 0,
+                }),
+                (None, Some(run)) => run.tail += span.len,
+                (None, None) => {}
+            }
+        }
+        Cow::Owned(runs)
+    }
+
+    /// At least as many as there are runs.
+    pub fn most_runs(&self) -> usize {
+        self.spans.len().max(self.runs.len())
+    }
 }
 
 /// A function's new code.
@@ -138,6 +191,17 @@ pub struct Emitted {
 }
 
 impl Emitted {
+    /// Gives up what the code corresponds to but for its [runs](Fragment::runs), which take a third of the memory; and
+    /// where the stack pointer is. To be called once unwind tables are carried over.
+    pub fn keep_runs(&mut self) {
+        for fragment in &mut self.fragments {
+            let mut runs = fragment.runs().into_owned();
+            runs.shrink_to_fit();
+            fragment.runs = runs;
+        }
+        self.forget_spans();
+    }
+
     /// Gives up what the code corresponds to, which takes several times the memory of the code, and where the stack
     /// pointer is. To be called once unwind tables are carried over, where nothing else is made of it.
     pub fn forget_spans(&mut self) {
@@ -214,6 +278,7 @@ struct Buffers {
     spans: Vec<Span>,
     units: Vec<Unit>,
     fragment: Fragment,
+    lists: Lists,
 }
 
 impl Buffers {
@@ -222,6 +287,29 @@ impl Buffers {
         self.spans.clear();
         self.units.clear();
     }
+}
+
+/// Lists of numbers that are made anew for every function, in the same memory.
+#[derive(Default)]
+struct Lists {
+    /// By block: its unit.
+    unit_of: Vec<u32>,
+    /// By unit: its block.
+    block_of: Vec<u32>,
+    /// By fragment: its units.
+    order: [Vec<u32>; 2],
+    /// Branches that may still be short.
+    short: Vec<ShortBranch>,
+    /// By unit: its length.
+    lens: Vec<u32>,
+    /// By unit: its offset, and the bytes in front of it that align it.
+    places: Vec<(u32, u32)>,
+}
+
+/// Makes a list one of so many equal numbers.
+fn fill<T: Copy>(list: &mut Vec<T>, len: usize, value: T) {
+    list.clear();
+    list.resize(len, value);
 }
 
 fn clear(code: &mut Code<Target>) {
@@ -241,6 +329,7 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         spans,
         units,
         mut fragment,
+        mut lists,
     } = BUFFERS.take();
     let mut e = Emitter::<I> {
         program,
@@ -253,12 +342,13 @@ pub fn emit<I: Isa>(program: &Program<'_>, cfg: &Cfg, plan: &Plan) -> Result<Emi
         far: FxHashMap::default(),
         _isa: std::marker::PhantomData,
     };
-    let emitted = emit_with(&mut e, &mut fragment);
+    let emitted = emit_with(&mut e, &mut fragment, &mut lists);
     let mut buffers = Buffers {
         temp: e.temp,
         spans: e.spans,
         units: e.units,
         fragment,
+        lists,
     };
     buffers.clear();
     BUFFERS.set(buffers);
@@ -280,27 +370,36 @@ fn pieces<'d>(program: &Program<'d>, cfg: &Cfg) -> SmallVec<[(u64, &'d [u8]); 2]
 }
 
 /// The same; `buffer` is what a fragment is put together in.
-fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Result<Emitted, Pin> {
+fn emit_with<I: Isa>(
+    e: &mut Emitter<'_, '_, I>,
+    buffer: &mut Fragment,
+    lists: &mut Lists,
+) -> Result<Emitted, Pin> {
     let (cfg, plan) = (e.cfg, e.plan);
     let n = cfg.blocks.len();
-    let mut aligned = vec![false; n];
+    let mut aligned = Vec::new();
+    if !plan.aligned.is_empty() {
+        aligned.resize(n, false);
+    }
     for b in &plan.aligned {
         aligned[*b as usize] = plan.block_alignment > 1;
     }
-    let mut unit_of = vec![u32::MAX; n];
-    // Counted edges have units of their own.
-    let edges = plan.probes.edges.len();
-    let room = |blocks: &Vec<BlockId>| match blocks.len() {
-        0 => Vec::new(),
-        blocks => Vec::with_capacity(blocks + edges),
-    };
-    let mut order = plan.fragments.each_ref().map(room);
+    let Lists {
+        unit_of,
+        block_of,
+        order,
+        short,
+        lens,
+        places,
+    } = lists;
+    fill(unit_of, n, u32::MAX);
+    order.iter_mut().for_each(Vec::clear);
     for (fragment, blocks) in plan.fragments.iter().enumerate() {
         for b in blocks {
             unit_of[*b as usize] = e.units.len() as u32;
             order[fragment].push(e.units.len() as u32);
             let mut unit = e.body(*b, fragment as u8)?;
-            if fragment == 0 && aligned[*b as usize] {
+            if fragment == 0 && aligned.get(*b as usize) == Some(&true) {
                 unit.align = plan.block_alignment;
             }
             if *b == 0
@@ -320,7 +419,7 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
     for (fragment, blocks) in plan.fragments.iter().enumerate() {
         for (i, b) in blocks.iter().enumerate() {
             let next = blocks.get(i + 1).copied();
-            e.ways_out(*b, next, fragment as u8, &unit_of, &mut order)?;
+            e.ways_out(*b, next, fragment as u8, unit_of, order)?;
         }
     }
     let mut external_entries = Vec::new();
@@ -332,8 +431,8 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
             order[fragment].push(e.units.len() as u32 - 1);
         }
     }
-    let fallbacks = e.fallbacks(&unit_of, &mut order)?;
-    e.relax(&order);
+    let fallbacks = e.fallbacks(unit_of, order)?;
+    e.relax(order, (short, lens, places));
     let mut out = Emitted {
         blocks: vec![(u8::MAX, 0); n],
         ..Emitted::default()
@@ -365,8 +464,12 @@ fn emit_with<I: Isa>(e: &mut Emitter<'_, '_, I>, buffer: &mut Fragment) -> Resul
             (table, entry, unit.fragment, unit.offset)
         })
         .collect();
-    // Units that correspond to blocks are numbered by plan order; their open fixups speak of blocks.
-    let mut block_of = vec![u32::MAX; e.units.len()];
+    // Units that correspond to blocks are numbered by plan order; their open fixups speak of blocks. There are none
+    // where all code is in one fragment.
+    if order.iter().any(Vec::is_empty) {
+        return Ok(out);
+    }
+    fill(block_of, e.units.len(), u32::MAX);
     for (b, u) in unit_of.iter().enumerate() {
         if *u != u32::MAX {
             block_of[*u as usize] = b as u32;
@@ -520,7 +623,7 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
                 ..Span::added(out, len, (at, block.piece))
             };
             let moves = moves_in(&self.temp, body + out, body + out + len);
-            self.spans.extend(span.parts(moves));
+            push_parts(&mut self.spans, span, moves);
         }
         self.copy(b, from, end.max(from), body)?;
         let state = if block.term_at < block.end {
@@ -823,7 +926,7 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
         let state = state.unwrap_or((block.term_at, block.piece));
         if len > 0 {
             let moves = moves_in(&self.temp, body, body + len);
-            self.spans.extend(Span::added(0, len, state).parts(moves));
+            push_parts(&mut self.spans, Span::added(0, len, state), moves);
         }
         let mut unit = self.unit(fragment, begin, state);
         unit.jump = Some((dest, Reach::Short));
@@ -961,12 +1064,17 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
     }
 
     /// Places units, lengthening branches until all reach.
-    fn relax(&mut self, order: &[Vec<u32>; 2]) {
-        let mut short = self.short_branches();
+    fn relax(
+        &mut self,
+        order: &[Vec<u32>; 2],
+        (short, lens, places): (&mut Vec<ShortBranch>, &mut Vec<u32>, &mut Vec<(u32, u32)>),
+    ) {
+        self.short_branches(short);
         let mut grown: Vec<ShortBranch> = Vec::new();
         // Units are large, and gone through several times: what changes is beside them.
-        let mut lens: Vec<u32> = self.units.iter().map(|u| self.unit_len(u)).collect();
-        let mut places = vec![(0u32, 0u32); self.units.len()];
+        lens.clear();
+        lens.extend(self.units.iter().map(|u| self.unit_len(u)));
+        fill(places, self.units.len(), (0, 0));
         loop {
             for units in order {
                 let mut at = 0u32;
@@ -1003,13 +1111,13 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
             }
         }
         for (unit, place) in self.units.iter_mut().zip(places) {
-            (unit.offset, unit.pad) = place;
+            (unit.offset, unit.pad) = *place;
         }
     }
 
     /// Branches that may be short, as they stay in their fragment. Those that leave it are long from the start.
-    fn short_branches(&mut self) -> Vec<ShortBranch> {
-        let mut short = Vec::with_capacity(self.units.len());
+    fn short_branches(&mut self, short: &mut Vec<ShortBranch>) {
+        short.clear();
         for i in 0..self.units.len() {
             let unit = &self.units[i];
             let near = |d: Dest| match d {
@@ -1047,7 +1155,6 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
                 jump.1 = Reach::Long;
             }
         }
-        short
     }
 
     /// Puts a fragment together, in a buffer.
@@ -1068,7 +1175,7 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
                 I::put_entry_check(&mut out.code, save, Target::Ready, Target::Enter);
                 let moves: Vec<_> = moves_in(&out.code, out_at, out_at + len).collect();
                 let span = Span::added(out_at, len, self.first_state(u));
-                out.spans.extend(span.parts(moves.into_iter()));
+                push_parts(&mut out.spans, span, moves.into_iter());
             }
             assert_eq!(u.offset as usize, out.code.bytes.len());
             let base = out.code.bytes.len() as u32;
@@ -1117,8 +1224,8 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
                     let moves = u.mid.filter(|_| from == behind);
                     // A jump may follow.
                     let moves = moves.map(|mid| moves_in(&self.temp, mid.0, mid.1 + 1));
-                    let parts = Span { of, ..added }.parts(moves.into_iter().flatten());
-                    out.spans.extend(parts);
+                    let added = Span { of, ..added };
+                    push_parts(&mut out.spans, added, moves.into_iter().flatten());
                 }
             }
         }
@@ -1151,6 +1258,7 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
         Ok(Fragment {
             code: out.code.clone(),
             spans,
+            runs: Vec::new(),
         })
     }
 
@@ -1164,6 +1272,16 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
                 ..*f
             });
         }
+    }
+}
+
+/// Appends the parts of a stretch ([`Span::parts`]). Most have one.
+fn push_parts(spans: &mut Vec<Span>, span: Span, moves: impl Iterator<Item = StackMove>) {
+    let mut moves = moves.peekable();
+    if moves.peek().is_none() {
+        spans.push(span);
+    } else {
+        spans.extend(span.parts(moves));
     }
 }
 

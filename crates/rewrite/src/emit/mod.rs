@@ -8,5 +8,5 @@
 mod body;
 mod unwind;
 
-pub use body::{Emitted, Fragment, Plan, Span, emit};
-pub use unwind::{FragmentUnwind, Stack, carry};
+pub use body::{CodeRun, Emitted, Fragment, Plan, Span, emit};
+pub use unwind::{FragmentUnwind, NewCallSite, Stack, carry};

@@ -6,10 +6,9 @@ use postlink_elf::elf::Elf;
 use postlink_isa::Isa;
 use postlink_profile::Profile;
 
-use super::show::program_of;
 use crate::analyse::CounterMap;
 use crate::attach::{self, Counted};
-use crate::discover::NonlocalExits;
+use crate::discover::{NonlocalExits, Program};
 
 /// What is compared of a function.
 fn counts<'a>(counted: &'a [Counted<'_>]) -> Vec<(u32, u64, &'a [u64], &'a [u64])> {
@@ -26,9 +25,9 @@ fn counts<'a>(counted: &'a [Counted<'_>]) -> Vec<(u32, u64, &'a [u64], &'a [u64]
 
 /// In which ways they differ.
 pub(super) fn differences<I: Isa>(elf: &Elf<'_>) -> String {
-    let program = match program_of::<I>(elf) {
+    let program = match Program::discover_for_counters::<I>(elf) {
         Ok(program) => program,
-        Err(what) => return what,
+        Err(what) => return format!("error: {what}"),
     };
     let nonlocal_exits = NonlocalExits::new(&program);
     let map = CounterMap::build::<I>(&program, &nonlocal_exits);

@@ -11,6 +11,8 @@
 //! | `NAME.emit.txt` | new code with its blocks in the opposite order, and its fixups |
 //! | `NAME.link.txt` | the same linked: functions that stay, what fixups became, what changed in the old image |
 //!
+//! `placements.txt` has, for all sources together, where counters are: see [`placements`].
+//!
 //! All addresses are shown by the last symbol before them and the distance from it, so the linker is free to
 //! place sections. Labels that are neither global nor typed as functions are names in the text alone.
 //!
@@ -19,6 +21,7 @@
 
 mod attached;
 mod linked;
+mod placements;
 mod show;
 
 use std::fs;
@@ -228,6 +231,24 @@ fn functions_analysed_once_have_the_same_counts() {
     for (source, differences) in shown(differences) {
         assert_eq!(differences, Ok(String::new()), "{}", source.display());
     }
+}
+
+#[test]
+fn counters_are_where_their_version_says() {
+    let digest = |elf: &Elf<'_>, machine: &Machine| {
+        by_machine(
+            elf,
+            machine,
+            placements::digest::<X86_64>,
+            placements::digest::<AArch64>,
+        )
+    };
+    let name = |source: &Path| source.file_stem().map(|s| s.to_string_lossy().into_owned());
+    let list: Vec<(String, String)> = shown(digest)
+        .into_iter()
+        .filter_map(|(source, digest)| Some((name(&source)?, digest.unwrap_or_else(|what| what))))
+        .collect();
+    placements::check(&list);
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub(super) struct OwnTables {
 impl OwnTables {
     /// Gives all tables their places.
     pub fn place(ready: &[Ready], writer: &mut Writer<'_>) -> OwnTables {
+        if !postlink_parallel::any(ready.len(), |i| !ready[i].own_tables.is_empty()) {
+            return OwnTables::default();
+        }
         let mut end = 0u64;
         let mut align = 8;
         let mut at: Vec<Vec<u64>> = ready.iter().map(|r| vec![0; r.own_tables.len()]).collect();

@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use super::distances::{Distances, Gaps};
 use super::own_tables::OwnTables;
-use super::ready::{Ready, moving};
+use super::ready::{Ready, moving, moving_with};
 use super::veneers::{self, Veneers};
 use crate::analyse::{SecondaryEntry, Target};
 use crate::cfg::BlockId;
@@ -125,6 +125,8 @@ pub struct Placement {
     pub(super) sections: Vec<[Option<Placed>; 2]>,
     /// By position: its veneer group.
     pub(super) veneer_groups: Vec<u16>,
+    /// By position: bytes of its fragments and of its recorders.
+    pub(super) sizes: Vec<[u32; 3]>,
     /// By position in the list of ready functions: address of each fragment.
     pub fragments: Vec<[OutputAddr; 2]>,
     /// By position: what the address of each fragment must be a multiple of for the sake of pointers.
@@ -194,11 +196,18 @@ pub fn place<I: Isa>(
     options: &LinkOptions<'_>,
     writer: &mut Writer<'_>,
 ) -> Placement {
-    let veneer_groups = veneers::veneer_groups::<I>(ready, orders[0], options.most_alignment());
+    // Functions are all over memory: it is waited for by all threads.
+    let sizes = postlink_parallel::map(ready, |r| {
+        let [hot, cold] = r.code.fragments.each_ref().map(|f| f.code.bytes.len());
+        [hot, cold, r.recorders.bytes.len()].map(|len| len as u32) // offsets have 32 bits
+    });
+    let veneer_groups =
+        veneers::veneer_groups::<I>((ready, &sizes), orders[0], options.most_alignment());
     let count = usize::from(veneer_groups.iter().copied().max().unwrap_or(0)) + 1;
     let mut p = Placement {
         sections: vec![[None, None]; count],
         veneer_groups,
+        sizes,
         fragments: vec![[OutputAddr::default(); 2]; ready.len()],
         alignment: ready
             .iter()
@@ -238,14 +247,22 @@ pub fn place<I: Isa>(
         p.place_veneer_group::<I>(ready, veneer_group, orders, options, writer);
     }
     p.own_tables = OwnTables::place(ready, writer);
-    for (i, r) in moving(ready) {
+    let entries = postlink_parallel::map_range(ready.len(), |i| {
+        let r = &ready[i];
         let start = InputAddr::new(program.start(r.function as usize));
-        let entry = p.block(ready, i, 0);
+        (!r.taken_back).then(|| (start, p.block(ready, i, 0), u64::from(r.code.entry_check)))
+    });
+    let checked = entries.iter().flatten().filter(|(_, _, check)| *check > 0);
+    p.external_entries.reserve(checked.count());
+    p.entries.reserve(ready.len());
+    for (start, entry, check) in entries.into_iter().flatten() {
         p.entries.insert(start, entry);
-        if r.code.entry_check > 0 {
-            p.external_entries
-                .insert(start, entry - u64::from(r.code.entry_check));
+        if check > 0 {
+            p.external_entries.insert(start, entry - check);
         }
+    }
+    for i in moving_with(ready, |r| !r.secondary_entries.is_empty()) {
+        let r = &ready[i];
         for s in &r.secondary_entries {
             let external_entry = p.block(ready, i, s.block);
             p.external_entries.insert(s.patch.entry, external_entry);
@@ -322,7 +339,7 @@ impl Placement {
             let own: Vec<u32> = self
                 .of_veneer_group(veneer_group, order)
                 .filter(|i| !self.in_old_body[*i as usize][f])
-                .filter(|i| !ready[*i as usize].code.fragments[f].code.bytes.is_empty())
+                .filter(|i| self.sizes[*i as usize][f] > 0)
                 .collect();
             let mut at = 0u64;
             let mut gaps = Gaps::new(options.distances, f, own.len());
@@ -331,7 +348,7 @@ impl Placement {
                 at += gaps.next(step, align);
                 at = at.next_multiple_of(align);
                 self.fragments[*i as usize][f] = OutputAddr::new(at);
-                at += ready[*i as usize].code.fragments[f].code.bytes.len() as u64;
+                at += u64::from(self.sizes[*i as usize][f]);
             }
             if at == 0 {
                 continue;
@@ -362,7 +379,7 @@ impl Placement {
         let mut at = 0u64;
         for i in &own {
             self.recorder_at[*i as usize] = OutputAddr::new(at);
-            at += ready[*i as usize].recorders.bytes.len() as u64;
+            at += u64::from(self.sizes[*i as usize][2]);
         }
         if at > 0 {
             let slow = (self.sections.len() > 1 && !options.slow.is_empty())
@@ -556,7 +573,8 @@ impl Placement {
     ) -> Result<(), Error> {
         self.veneers.fill::<I>(writer)?;
         let in_old_body = |i: usize| (0..2).filter(move |f| self.in_old_body[i][*f]);
-        for (i, f) in moving(ready).flat_map(|(i, _)| in_old_body(i).map(move |f| (i, f))) {
+        let in_old_bodies = (0..ready.len()).flat_map(|i| in_old_body(i).map(move |f| (i, f)));
+        for (i, f) in in_old_bodies.filter(|(i, _)| !ready[*i].taken_back) {
             let (code, at) = (&ready[i].code.fragments[f].code, self.fragments[i][f]);
             let mut bytes = code.bytes.clone();
             self.resolve_fixups::<I>(program, ready, i, code, at, probes, &mut bytes)?;
@@ -571,6 +589,7 @@ impl Placement {
                 let list: Vec<(u32, OutputAddr, &Code<Target>)> = self
                     .of_veneer_group(veneer_group, order)
                     .filter(|i| !self.in_old_body[*i as usize][f])
+                    .filter(|i| self.sizes[*i as usize][f] > 0)
                     .map(|i| {
                         (
                             i,
@@ -578,13 +597,14 @@ impl Placement {
                             &ready[i as usize].code.fragments[f].code,
                         )
                     })
-                    .filter(|x| !x.2.bytes.is_empty())
                     .collect();
-                self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+                let part = (placed, f);
+                self.fill_section::<I>(program, ready, &list, part, probes, writer)?;
             }
             if let Some(placed) = self.recorders[veneer_group] {
                 let list: Vec<(u32, OutputAddr, &Code<Target>)> = self
                     .of_veneer_group(veneer_group, &all)
+                    .filter(|i| self.sizes[*i as usize][2] > 0)
                     .map(|i| {
                         (
                             i,
@@ -592,9 +612,9 @@ impl Placement {
                             &ready[i as usize].recorders,
                         )
                     })
-                    .filter(|x| !x.2.bytes.is_empty())
                     .collect();
-                self.fill_section::<I>(program, ready, &list, placed, probes, writer)?;
+                let part = (placed, 2);
+                self.fill_section::<I>(program, ready, &list, part, probes, writer)?;
                 if let Some(slow) = self.slow[veneer_group] {
                     let at = (slow - placed.addr) as usize;
                     if let Some(end) = writer.contents(placed.id).get_mut(at..) {
@@ -606,12 +626,13 @@ impl Placement {
         Ok(())
     }
 
+    /// Fills a section with these parts of functions: their hot fragments (0), cold ones (1) or recorders (2).
     fn fill_section<I: Isa>(
         &self,
         program: &Program<'_>,
         ready: &[Ready],
         list: &[(u32, OutputAddr, &Code<Target>)],
-        placed: Placed,
+        (placed, part): (Placed, usize),
         probes: &ProbeAddresses,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
@@ -619,15 +640,17 @@ impl Placement {
         let mut at = placed.addr;
         let mut parts = Vec::with_capacity(list.len());
         for x in list {
-            let (gap, more) = rest.split_at_mut((x.1 - at) as usize);
-            gap.fill(I::PADDING);
-            let (own, more) = more.split_at_mut(x.2.bytes.len());
-            parts.push((own, x));
+            let gap = (x.1 - at) as usize;
+            let len = self.sizes[x.0 as usize][part];
+            let (own, more) = rest.split_at_mut(gap + len as usize);
+            parts.push((own, gap, x));
             rest = more;
-            at = x.1 + x.2.bytes.len() as u64;
+            at = x.1 + u64::from(len);
         }
         rest.fill(I::PADDING);
-        let filled = postlink_parallel::map_owned(parts, |(out, (i, base, code))| {
+        let filled = postlink_parallel::map_owned(parts, |(out, gap, (i, base, code))| {
+            let (gap, out) = out.split_at_mut(gap);
+            gap.fill(I::PADDING);
             if ready[*i as usize].taken_back {
                 out.fill(I::PADDING);
                 return Ok(());

@@ -56,6 +56,27 @@ pub fn moving(ready: &[Ready]) -> impl Iterator<Item = (usize, &Ready)> {
     all.filter(|(_, r)| !r.taken_back)
 }
 
+/// Positions of functions of a list that move and of which something holds. They are all over memory: one thread that
+/// goes through them waits for it most of the time.
+pub fn moving_with(ready: &[Ready], holds: impl Fn(&Ready) -> bool + Sync) -> Vec<usize> {
+    postlink_parallel::flat_map_range(ready.len(), |i| {
+        let r = &ready[i];
+        (!r.taken_back && holds(r)).then_some(i)
+    })
+}
+
+/// By function: its position in a list, if it moves.
+pub fn by_function(program: &Program<'_>, ready: &[Ready]) -> Vec<Option<u32>> {
+    let functions = postlink_parallel::map(ready, |r| (!r.taken_back).then_some(r.function));
+    let mut positions = vec![None; program.functions.len()];
+    for (i, function) in (0..).zip(functions) {
+        if let Some(function) = function {
+            positions[function as usize] = Some(i);
+        }
+    }
+    positions
+}
+
 /// Places of the old body with the blocks that begin there, as the graph has them.
 pub fn places(list: &[(u64, BlockId)]) -> Vec<(InputAddr, BlockId)> {
     list.iter()

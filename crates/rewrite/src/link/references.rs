@@ -3,10 +3,10 @@
 use postlink_elf::write::Writer;
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, FixupKind, Isa, Reach};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::place::{Placement, fill};
-use super::ready::{Ready, moving};
+use super::ready::{Ready, by_function, moving, moving_with};
 use crate::analyse::{EntryPatch, put_entry};
 use crate::discover::{Pointer, Program, Stored};
 use crate::error::Error;
@@ -60,7 +60,8 @@ impl Placement {
         entry_patches: &[EntryPatch],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let second = moving(ready).flat_map(|(_, r)| &r.secondary_entries);
+        let second = moving_with(ready, |r| !r.secondary_entries.is_empty());
+        let second = second.iter().flat_map(|i| &ready[*i].secondary_entries);
         let second = second.map(|s| s.patch);
         let folded = self.folded.iter().filter_map(|(f, _)| f.patch);
         let all: Vec<EntryPatch> = entry_patches
@@ -91,7 +92,8 @@ impl Placement {
         ready: &[Ready],
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        for (i, r) in moving(ready) {
+        for i in moving_with(ready, |r| !r.anchored_targets.is_empty()) {
+            let r = &ready[i];
             let start = program.start(r.function as usize);
             for (k, (place, block)) in r.anchored_targets.iter().enumerate() {
                 let next = r.anchored_targets.get(k + 1).map(|a| a.0.get());
@@ -144,8 +146,8 @@ impl Placement {
 
     /// Entries of relative tables.
     fn table_entries(&self, ready: &[Ready], writer: &mut Writer<'_>) -> Result<(), Error> {
-        for (i, r) in moving(ready) {
-            for t in &r.table_entries {
+        for i in moving_with(ready, |r| !r.table_entries.is_empty()) {
+            for t in &ready[i].table_entries {
                 let Some(base) = t.base else {
                     continue;
                 };
@@ -170,15 +172,14 @@ impl Placement {
         move_pointers: bool,
         writer: &mut Writer<'_>,
     ) -> Result<(), Error> {
-        let by_function: FxHashMap<u32, usize> =
-            moving(ready).map(|(i, r)| (r.function, i)).collect();
+        let by_function = by_function(program, ready);
         let moved = |p: &Pointer| -> Option<OutputAddr> {
             let target = InputAddr::new(p.target);
             if self.entries.contains_key(&target) {
                 return self.followed(program, target).filter(|_| move_pointers);
             }
             let piece = program.piece_at(p.target)?;
-            let i = *by_function.get(&piece.function)?;
+            let i = by_function[piece.function as usize]? as usize;
             // What begins there is a function to the program: its address is seen and compared.
             let entries = &program.functions[piece.function as usize].entries;
             if entries.binary_search(&p.target).is_ok() {

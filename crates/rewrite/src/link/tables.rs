@@ -4,10 +4,10 @@ use postlink_elf::elf::SymbolTable;
 use postlink_elf::note::{self, EntryLevel, MovedFunction, Note, NoteBasis};
 use postlink_elf::write::{InSection, NewId, NewKind, NewSymbol, SymbolEdit, Writer};
 use postlink_elf::{InputAddr, OutputAddr};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::place::{LinkOptions, Placement};
-use super::ready::{Ready, moving};
+use super::ready::{Ready, by_function, moving_with};
 use crate::analyse::{EntryPatch, Target};
 use crate::cfg::OwnTable;
 use crate::discover::{Basis, Program};
@@ -23,8 +23,7 @@ impl Placement {
         options: &LinkOptions<'_>,
         writer: &mut Writer<'_>,
     ) {
-        let by_function: FxHashMap<u32, usize> =
-            moving(ready).map(|(i, r)| (r.function, i)).collect();
+        let by_function = by_function(program, ready);
         let section = |addr: OutputAddr| -> Option<NewId> {
             self.sections
                 .iter()
@@ -52,7 +51,7 @@ impl Placement {
                     SymbolTable::Static => *self.entries.get(&InputAddr::new(s.value))?,
                 };
                 let piece = program.piece_at(s.value)?;
-                let i = *by_function.get(&piece.function)?;
+                let i = by_function[piece.function as usize]? as usize;
                 let first = ready[i].code.blocks.first();
                 let entered = first.map_or(0, |b| usize::from(b.0));
                 let section = match self.in_old_body[i].get(entered) {
@@ -77,12 +76,14 @@ impl Placement {
             }
         }
         let symtab = program.elf.symbols(SymbolTable::Static);
-        for (i, r) in moving(ready) {
-            let start = program.start(r.function as usize);
-            let k = program.symbols.partition_point(|s| s.0 < start);
-            let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
+        let has_parts =
+            |r: &Ready| !r.splits.is_empty() || !r.code.fragments[1].code.bytes.is_empty();
+        for i in moving_with(ready, has_parts) {
             let hot = self.stretches(ready, i, 0).skip(1).map(|s| (0, s));
             let parts = hot.chain(self.stretches(ready, i, 1).map(|s| (1, s)));
+            let start = program.start(ready[i].function as usize);
+            let k = program.symbols.partition_point(|s| s.0 < start);
+            let of = program.symbols.get(k).filter(|s| s.0 == start).map(|s| s.1);
             for (number, (fragment, (value, size, _))) in parts.enumerate() {
                 let placed = self.sections[usize::from(self.veneer_groups[i])][fragment];
                 let section = match (self.in_old_body[i][fragment], placed) {

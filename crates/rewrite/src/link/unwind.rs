@@ -27,6 +27,8 @@ struct Part<'r> {
     /// Bytes.
     len: u64,
     info: &'r FragmentUnwind,
+    /// The function was taken back: there is space for the entry, and nothing else.
+    taken_back: bool,
 }
 
 /// Adds a read-only section, anywhere.
@@ -52,22 +54,21 @@ impl Placement {
         if program.eh.fdes.is_empty() {
             return self.unwind_routines::<I>(program, ready, routines, writer);
         }
-        let parts: Vec<Part<'_>> = (0..ready.len())
-            .flat_map(|i| {
-                (0..2).flat_map(move |f| self.stretches(ready, i, f).map(move |s| (i, s)))
-            })
-            .filter_map(|(position, (start, len, info))| {
+        let parts: Vec<Part<'_>> = postlink_parallel::flat_map_range(ready.len(), |position| {
+            let stretches = (0..2).flat_map(move |f| self.stretches(ready, position, f));
+            stretches.filter_map(move |(start, len, info)| {
                 Some(Part {
                     position,
                     start,
                     len,
                     info: info?,
+                    taken_back: ready[position].taken_back,
                 })
             })
-            .collect();
+        });
         let tables = self.exception_tables(program, ready, &parts, writer)?;
         // Those of functions that were taken back come last: there is space for them, and nothing else.
-        let moves = |part: &&(usize, &Part<'_>)| !ready[part.1.position].taken_back;
+        let moves = |part: &&(usize, &Part<'_>)| !part.1.taken_back;
         let (moving, empty): (Vec<_>, Vec<_>) = parts.iter().enumerate().partition(|p| moves(&p));
         let entry = |(p, part): &(usize, &Part<'_>)| NewFde {
             cie: part.info.cie,
@@ -220,9 +221,7 @@ impl Placement {
         routines: &[RoutineAt],
         cie: &RoutineCie<'_>,
     ) -> Result<(Vec<NewFde>, Vec<NewFde>), Error> {
-        let with: Vec<usize> = (0..ready.len())
-            .filter(|i| !ready[*i].recorders.bytes.is_empty())
-            .collect();
+        let with: Vec<usize> = (0..ready.len()).filter(|i| self.sizes[*i][2] > 0).collect();
         let entries = postlink_parallel::map_with(&with, KnownRecorders::default, |known, i| {
             let frames = known.frames_of::<I>(&ready[*i])?;
             let len = ready[*i].recorders.bytes.len() as u64;

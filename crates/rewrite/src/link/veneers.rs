@@ -35,7 +35,12 @@ pub(crate) const SECTION: &str = ".text.veneers";
 
 /// Divides functions that are placed in an order into veneer groups, by position in `ready`; all are in
 /// veneer group 0 if everything reaches everything.
-pub(crate) fn veneer_groups<I: Isa>(ready: &[Ready], order: &[u32], align: [u64; 2]) -> Vec<u16> {
+/// `sizes`: bytes of their fragments and recorders.
+pub(crate) fn veneer_groups<I: Isa>(
+    (ready, sizes): (&[Ready], &[[u32; 3]]),
+    order: &[u32],
+    align: [u64; 2],
+) -> Vec<u16> {
     let mut veneer_groups = vec![0; ready.len()];
     // Most programs have one.
     let most = I::BRANCH_REACH / 4 * 3;
@@ -47,14 +52,11 @@ pub(crate) fn veneer_groups<I: Isa>(ready: &[Ready], order: &[u32], align: [u64;
         });
         all.sum::<u64>() + align[0] + align[1]
     };
-    let bytes: u64 = ready
-        .iter()
-        .map(|r| {
-            let fragments = &r.code.fragments;
-            let code = fragments.iter().map(|f| f.code.bytes.len());
-            (code.sum::<usize>() + r.recorders.bytes.len()) as u64 + align[0] + align[1]
-        })
-        .sum();
+    let bytes = sizes.iter().map(|sizes| {
+        let code: u64 = sizes.iter().copied().map(u64::from).sum();
+        code + align[0] + align[1]
+    });
+    let bytes: u64 = bytes.sum();
     if bytes < most {
         return veneer_groups;
     }

@@ -176,7 +176,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
                     }
                     Err(_) => Vec::new(),
                 };
-                (FunctionCounters::of(&program, f, &a), numbers, jumps)
+                (FunctionCounters::of(&a), numbers, jumps)
             },
         );
     let sum = |k: usize| shares.iter().map(|s| s.1[k]).sum::<usize>();

@@ -137,6 +137,29 @@ pub(crate) struct Effects {
     pub flag_kills: u8,
 }
 
+/// Straight code, and what it does to flags that are in question in front of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlagsOver {
+    /// Bytes, and how many instructions they are.
+    pub len: usize,
+    pub count: usize,
+    /// Which of the flags are still in question behind it; `None`: one is read.
+    pub open: Option<u8>,
+}
+
+/// What an instruction does to flags, and where control goes from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlagStep {
+    /// It continues with the next. Flags that it reads, and that it overwrites for certain ([`step::flag`]).
+    Next { len: u8, reads: u8, kills: u8 },
+    /// To the target, or to the next.
+    Branch { len: u8, reads: u8, target: u64 },
+    /// To the target, and nothing else happens.
+    Jump(u64),
+    /// A direct call, or a return.
+    Leaves,
+}
+
 /// Where an indirect call or jump finds its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
@@ -541,6 +564,20 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// dead before those.
     const STUBS_AT_CALLS: bool;
 
+    /// What straight code at the start of `bytes` does to flags, as far as that is known at once: until none of them
+    /// is in question, or so many instructions were looked at.
+    fn flags_over(_bytes: &[u8], open: u8, _most: usize) -> FlagsOver {
+        FlagsOver {
+            open: Some(open),
+            ..FlagsOver::default()
+        }
+    }
+
+    /// What the instruction at the start of `bytes`, which is at `addr`, does to flags, if that is known at once.
+    fn flag_step(_bytes: &[u8], _addr: u64) -> Option<FlagStep> {
+        None
+    }
+
     /// What the instruction reads and overwrites. Whatever is not known for certain is read, and not overwritten.
     fn effects(bytes: &[u8]) -> Effects;
 
@@ -657,6 +694,14 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// Decodes the instruction at the start of `bytes`, which is at `addr`. `None`: not a whole, valid instruction,
     /// or one that the proof refuses to reason about.
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
+
+    /// The length of the instruction at the start of `bytes`, and whether it has a field, if it is known at once, and
+    /// continues with the next: what [`Arch::decode`] says of such an instruction, sooner.
+    fn straight(bytes: &[u8], addr: u64) -> Option<(u8, bool)> {
+        let insn = Self::decode(bytes, addr)?;
+        let straight = insn.flow == Flow::Next && !insn.landing_pad;
+        straight.then_some((insn.len, insn.field.is_some()))
+    }
 
     /// The address that an instruction loads into a register as a plain number (`mov $table,%edx`). Any other
     /// number is not taken for one: in a large program constants of all kinds coincide with addresses inside

@@ -147,7 +147,7 @@ pub fn check_split<'d>(
     map: &'d CodeMap,
     files: [&'d [FileSections<'d>]; 2],
 ) -> DebugReport {
-    static IN_MEMORY: Maps<'static> = Maps::of(&|| ());
+    static IN_MEMORY: Maps<'static> = Maps::of(&|| (), &|| ());
     check_mapped(old, new, map, files, &IN_MEMORY)
 }
 

@@ -469,6 +469,7 @@ impl Rows {
             .filter(|s| s.start < a.end)
             .map(|s| Span {
                 end: s.end.min(a.end),
+                function_end: a.end,
                 lsda: a.lsda,
                 ..*s
             })

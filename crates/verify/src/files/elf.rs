@@ -601,6 +601,22 @@ impl<'d> Elf<'d> {
         })
     }
 
+    /// The same symbols with the offsets of their names in a string table, and that.
+    pub(crate) fn symbols_and_strings(
+        &self,
+        kind: u32,
+    ) -> (
+        impl Iterator<Item = (u32, Symbol<'static>)> + use<'d>,
+        &'d [u8],
+    ) {
+        let section = self.sections.iter().find(|s| s.kind == kind);
+        let bytes = section.map_or(&b""[..], |s| self.section_data(s));
+        let strings = section
+            .and_then(|s| self.sections.get(s.link as usize))
+            .map_or(&b""[..], |s| self.section_data(s));
+        (raw_symbols(bytes), strings)
+    }
+
     /// The same symbols without their names.
     pub(crate) fn nameless_symbols(
         &self,

@@ -682,7 +682,9 @@ pub(crate) struct Span {
     /// What the run-time takes off the stack before a landing pad.
     pub args_size: u64,
     pub lsda: u64,
+    /// Where the entry's code begins and ends.
     pub function: u64,
+    pub function_end: u64,
     pub signal_frame: bool,
     /// There is no caller: to run-times that is what a missing entry says.
     pub is_outermost: bool,
@@ -901,6 +903,7 @@ impl Runner {
                     args_size,
                     lsda: fde.lsda,
                     function: fde.start,
+                    function_end: fde.end,
                     signal_frame: cie.signal_frame,
                     is_outermost,
                 }),
@@ -1109,6 +1112,7 @@ mod tests {
             args_size: 0,
             lsda: 0,
             function: start,
+            function_end: end,
             signal_frame: false,
             is_outermost: false,
         };

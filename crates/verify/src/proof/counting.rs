@@ -48,7 +48,8 @@ pub(crate) fn areas(layout: &Layout) -> Counts {
 pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
     let mut all = Footprint::default();
     for w in walked {
-        all.join(&w.footprint);
+        all.join(w.footprint());
+        all.own |= w.touches_own;
     }
     counters_of_calls::<A>(cx, walked, found);
     found.routine_rows += rows_of_routines::<A>(cx, &all, walked, found);
@@ -119,7 +120,7 @@ fn rows_of_routines<A: Arch>(
         .map(|(id, _)| id)
         .collect();
     let of_functions = postlink_parallel::map(&ids, |id| {
-        let recorders = walked.get(*id as usize).map_or(&[][..], |w| &w.recorders);
+        let recorders = walked.get(*id as usize).map_or(&[][..], |w| &*w.recorders);
         let mut rows = Rows::new(&cx.new_unwind);
         let routine = Routine {
             code: &|at: u64| cx.unowned(OutputAddr::new(at)),
@@ -152,14 +153,14 @@ fn rows_of_routines<A: Arch>(
 /// is the return address of the first and of every 64th, and the output says which call of the input it belongs to.
 fn counters_of_calls<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
     let of_calls = |w: &Walked| {
-        let print = &w.footprint;
+        let print = w.footprint();
         !(print.noted.is_empty() && print.called.is_empty())
     };
     if !walked.iter().any(of_calls) {
         return;
     }
     let mut users: FxHashMap<u64, FuncId> = FxHashMap::default();
-    let has_callers = |w: &Walked| !w.footprint.callers.is_empty();
+    let has_callers = |w: &Walked| !w.footprint().callers.is_empty();
     if walked.iter().any(has_callers) {
         callers::<A>(cx, walked, found);
     }
@@ -167,7 +168,7 @@ fn counters_of_calls<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut F
         let Some(f) = cx.function(id).filter(|_| w.failure.is_none()) else {
             continue;
         };
-        let print = &w.footprint;
+        let print = w.footprint();
         let sampled = match (print.masks.as_slice(), has_callers(w)) {
             ([], false) | ([PERIOD], true) => None,
             (masks, true) => Some(format!(

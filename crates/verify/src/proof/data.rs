@@ -349,31 +349,31 @@ pub(crate) fn unchanged_pointers<A: Arch>(
     relative: &[u64],
     found: &mut Findings,
 ) {
-    let mut look = |at: u64| {
-        if let (Some(old), Some(new)) = (cx.input.u64_at(at), cx.output.u64_at(at))
-            && old == new
-            && !cx.lies_in_itself(InputAddr::new(old))
-            && let Some(id) = cx.inside_of(InputAddr::new(old))
-            && wanted.get(id as usize) == Some(&true)
-        {
-            found.entrances.push(id);
-        }
+    let leads = |at: u64| {
+        let (old, new) = (cx.input.u64_at(at)?, cx.output.u64_at(at)?);
+        let stays = old == new && !cx.lies_in_itself(InputAddr::new(old));
+        let id = cx.inside_of(InputAddr::new(old)).filter(|_| stays)?;
+        (wanted.get(id as usize) == Some(&true)).then_some(id)
     };
-    relative.iter().for_each(|&at| look(at));
-    if cx.fixed() {
-        for load in cx.input.loads() {
-            let Some(bytes) = cx.input.bytes(load.addr, load.file_size) else {
-                continue;
-            };
-            for (i, word) in bytes.chunks_exact(8).enumerate() {
-                let at = load.addr + 8 * i as u64;
-                if u64_in(word, 0).is_some_and(|w| cx.old.owner(InputAddr::new(w)).is_some())
-                    && may_be_pointer(cx, kept, at, A::ABS_8)
-                {
-                    look(at);
-                }
-            }
-        }
+    found
+        .entrances
+        .extend(relative.iter().filter_map(|at| leads(*at)));
+    if !cx.fixed() {
+        return;
+    }
+    for load in cx.input.loads() {
+        let Some(bytes) = cx.input.bytes(load.addr, load.file_size) else {
+            continue;
+        };
+        let is_inside = |word: u64| cx.old.owner(InputAddr::new(word)).is_some();
+        let parts = postlink_parallel::map_parts(bytes.len() / 8, CHUNK / 8, |words| {
+            cx.maps.read(8 * words.len());
+            let inside = words.filter(|i| u64_in(bytes, 8 * i).is_some_and(is_inside));
+            let places = inside.map(|i| load.addr + 8 * i as u64);
+            let pointers = places.filter(|at| may_be_pointer(cx, kept, *at, A::ABS_8));
+            pointers.filter_map(leads).collect::<Vec<FuncId>>()
+        });
+        found.entrances.extend(parts.into_iter().flatten());
     }
 }
 
@@ -414,6 +414,7 @@ pub(crate) fn staying_pointers<A: Arch>(
             Some((whose.filter(|_| stays)?, old))
         };
         let all = postlink_parallel::flat_map_chunks(s.bytes, 24 << 12, |part| {
+            cx.maps.read(part.len());
             part.chunks_exact(24).filter_map(one)
         });
         found.inside.extend(all);

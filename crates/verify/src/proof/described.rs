@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 pub(crate) struct Word {
     place: u64,
     /// Bytes: 4 or 8.
-    width: u64,
+    width: u8,
     /// Index of the relocation's symbol.
     symbol: u32,
 }
@@ -238,7 +238,7 @@ fn noted(
             let is_near = || near.iter().any(|n| n.0 <= last && last < n.1);
             let leads = || by.iter().any(|by| leads_back(*by, target, first));
             *jumps = *jumps && (!first && is_near() || leads());
-            *next += word.width;
+            *next += u64::from(word.width);
             if *jumps {
                 continue;
             }

@@ -32,6 +32,7 @@ fn relocations(cx: &Context<'_>, kinds: &[&[u32]]) -> Vec<(u64, u32, u32, u64)> 
         .filter(|s| s.is_kept_relocations() && in_code(s.info))
         .flat_map(|s| {
             postlink_parallel::flat_map_chunks(cx.input.relocation_records(s), 24 << 12, |part| {
+                cx.maps.read(part.len());
                 part.chunks_exact(24).filter_map(wanted)
             })
         })

@@ -12,6 +12,7 @@ use crate::context::{Context, Findings};
 use crate::files::bytes::{Reader, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf::{self, Elf, Section, Segment, Symbol};
+use crate::proof::data::first_difference;
 use crate::report::{Check, Failure};
 
 /// The smallest pages of the loader.
@@ -865,8 +866,13 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
     if !has(old) || !has(new) {
         return;
     }
-    let fits = |a: &Symbol<'_>, b: &Symbol<'_>| {
-        if (a.name, a.info, a.other, a.section == 0) != (b.name, b.info, b.other, b.section == 0) {
+    let (olds, strings) = old.symbols_and_strings(elf::SHT_SYMTAB);
+    let (news, new_strings) = new.symbols_and_strings(elf::SHT_SYMTAB);
+    let names = Names::new(strings, new_strings);
+    cx.maps.read(strings.len() + new_strings.len());
+    let fits = |(name_a, a): &(u32, Symbol<'_>), (name_b, b): &(u32, Symbol<'_>)| {
+        let of = |s: &Symbol<'_>| (s.info, s.other, s.section == 0);
+        if of(a) != of(b) || !names.are_equal(*name_a, *name_b) {
             return false;
         }
         if let Some(id) = cx.entry_of(InputAddr::new(a.value)) {
@@ -884,29 +890,29 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
                 && a.kind() != 2
                 && cx.new.owner(OutputAddr::new(b.value)).is_none()
     };
-    let mut outs = new.symbols(elf::SHT_SYMTAB).skip(1).peekable();
+    let mut outs = news.skip(1).peekable();
     let mut pairs = Vec::new();
-    'symbols: for a in old.symbols(elf::SHT_SYMTAB).skip(1) {
+    'symbols: for (name, a) in olds.skip(1) {
         // Section symbols may have been dropped with their sections.
         if a.kind() == 3 {
-            outs.next_if(|b| b.kind() == 3);
+            outs.next_if(|b| b.1.kind() == 3);
             continue;
         }
-        for b in outs.by_ref() {
-            if fits(&a, &b) {
+        for (name_b, b) in outs.by_ref() {
+            if fits(&(name, a), &(name_b, b)) {
                 if cx.entry_of(InputAddr::new(a.value)).is_some() && b.value != a.value {
                     pairs.push((InputAddr::new(a.value), OutputAddr::new(b.value)));
                 }
                 continue 'symbols;
             }
             let added = b.kind() == 3
-                || names_old_entry(cx, &b)
+                || names_old_entry(cx, &b, elf::string_at(new_strings, name_b))
                 || cx.new.owner(OutputAddr::new(b.value)).is_some()
                 || b.section != 0 && b.value >= cx.input.extent().1;
             if !added {
                 let text = format!(
                     "the symbol {} is missing or has another value",
-                    String::from_utf8_lossy(a.name)
+                    String::from_utf8_lossy(elf::string_at(strings, name))
                 );
                 let failure = Failure::new(Check::Symbols, text)
                     .at(InputAddr::new(a.value), OutputAddr::new(b.value));
@@ -921,7 +927,7 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
         }
         let text = format!(
             "the symbol {} is missing or has another value",
-            String::from_utf8_lossy(a.name)
+            String::from_utf8_lossy(elf::string_at(strings, name))
         );
         found.charge(
             cx,
@@ -934,9 +940,34 @@ pub(crate) fn static_symbols(cx: &Context<'_>, files: (&Elf<'_>, &Elf<'_>), foun
     found.pairs.append(&mut pairs);
 }
 
+/// Two string tables, of which the second mostly begins as the first.
+struct Names<'d> {
+    old: &'d [u8],
+    new: &'d [u8],
+    /// Strings that begin in front of this are the same in both: names are long, and most need not be read.
+    alike: usize,
+}
+
+impl<'d> Names<'d> {
+    fn new(old: &'d [u8], new: &'d [u8]) -> Self {
+        let shorter = old.len().min(new.len());
+        let (a, b) = (old.get(..shorter), new.get(..shorter));
+        let common = first_difference(a, b).unwrap_or(shorter);
+        // As far as one ends there.
+        let ends = old.get(..common).unwrap_or(b"");
+        let alike = ends.iter().rposition(|b| *b == 0).map_or(0, |at| at + 1);
+        Names { old, new, alike }
+    }
+
+    fn are_equal(&self, a: u32, b: u32) -> bool {
+        let same = a == b && (a as usize) < self.alike;
+        same || elf::string_at(self.old, a) == elf::string_at(self.new, b)
+    }
+}
+
 /// Whether a symbol is one that an output may have for what is left of a moved function at its old entry:
 /// `NAME.entry`, local, no longer than the old body.
-fn names_old_entry(cx: &Context<'_>, symbol: &Symbol<'_>) -> bool {
+fn names_old_entry(cx: &Context<'_>, symbol: &Symbol<'_>, name: &[u8]) -> bool {
     let Some(f) = cx
         .entry_of(InputAddr::new(symbol.value))
         .and_then(|id| cx.function(id))
@@ -952,7 +983,7 @@ fn names_old_entry(cx: &Context<'_>, symbol: &Symbol<'_>) -> bool {
         (r.end.max(InputAddr::new(symbol.value + 16))).get()
     });
     symbol.info == 2
-        && symbol.name.ends_with(b".entry")
+        && name.ends_with(b".entry")
         && symbol
             .value
             .checked_add(symbol.size)
@@ -974,6 +1005,26 @@ mod tests {
             [0x1000, 0x1008, 0x1018, 0x2000, 0x2008 + 62 * 8]
         );
         assert_eq!(relr_places(&[0; 7]), Vec::<u64>::new());
+    }
+
+    #[test]
+    fn names_are_equal_if_their_strings_are() {
+        let (old, new) = (
+            b"\0main\0exit\0abort\0".as_slice(),
+            b"\0main\0exit\0about\0main\0",
+        );
+        let names = Names::new(old, new);
+        assert_eq!(names.alike, 11);
+        for (a, b, equal) in [(1, 1, true), (3, 3, true), (1, 17, true), (6, 6, true)]
+            .into_iter()
+            .chain([(11, 11, false), (1, 6, false), (0, 22, true), (16, 5, true)])
+        {
+            assert_eq!(names.are_equal(a, b), equal, "{a} {b}");
+        }
+        // A string that no zero ends goes on in one of them.
+        let names = Names::new(b"\0main", b"\0mains\0");
+        assert_eq!(names.alike, 1);
+        assert!(!names.are_equal(1, 1) && names.are_equal(0, 0));
     }
 
     #[test]

@@ -354,12 +354,29 @@ impl Sweeper<'_, '_> {
             self.far_pages::<A>(start, old, new);
         }
         let mut graph: Option<Graph<'_>> = None;
+        // With what is behind: instructions are decoded sooner where more follows.
+        let more = self
+            .cx
+            .input
+            .bytes_near(start, self.piece.1 + 32)
+            .unwrap_or(old);
         let mut at = 0usize;
-        let mut owned_until = InputAddr::new(start);
+        let mut owned_from = InputAddr::new(start);
+        let mut owned_until = owned_from;
         while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
             let addr = start + at as u64;
             if InputAddr::new(addr) >= owned_until {
-                (self.owner, owned_until) = self.cx.old.owner_from(InputAddr::new(addr));
+                owned_from = InputAddr::new(addr);
+                (self.owner, owned_until) = self.cx.old.owner_from(owned_from);
+            }
+            let end = usize::try_from(owned_until.get() - start).unwrap_or(usize::MAX);
+            let differing = (!same).then(|| new.get(at..).unwrap_or(b""));
+            let most = end.min(old.len()) - at;
+            let more = more.get(at..).unwrap_or(rest);
+            let nothing = self.says_nothing::<A>(addr, more, differing, most);
+            if nothing > 0 {
+                at += nothing;
+                continue;
             }
             let Some(insn) = A::decode(rest, addr) else {
                 // Data, or something newer than the decoder. Differences in it are judged as data.
@@ -383,7 +400,11 @@ impl Sweeper<'_, '_> {
                 self.found.uses_own.push(addr);
             }
             if let Some(field) = insn.field {
-                if field.kind == FieldKind::Page {
+                let target = InputAddr::new(field.target);
+                let near = owned_from <= target && target < owned_until;
+                if field.kind == FieldKind::Branch && near && !differs {
+                    self.branch_within(&insn, target);
+                } else if field.kind == FieldKind::Page {
                     // A veneer goes there; the address is not visible to the program.
                     let goes = A::veneer(rest, addr).map(|v| v.0);
                     for (_, target, kind) in A::page_uses(rest, field.target) {
@@ -415,7 +436,7 @@ impl Sweeper<'_, '_> {
                     self.found.dispatches.push((d, self.owner));
                 }
             } else if self.cx.fixed() && len >= 5 {
-                if self.cx.reused.ranges().next().is_some()
+                if !self.cx.reused.is_empty()
                     && let Some(field) = A::absolute_field(a)
                 {
                     self.registers::<A>(addr, &field);
@@ -430,6 +451,62 @@ impl Sweeper<'_, '_> {
             }
             at += len;
         }
+    }
+
+    /// A branch to code of the same owner, or of none as this: what [`Sweeper::reference`] notes of it.
+    fn branch_within(&mut self, insn: &Insn, target: InputAddr) {
+        let goes = matches!(
+            insn.flow,
+            Flow::Jump(_) | Flow::Branch { .. } | Flow::Call(_)
+        );
+        if let Some(id) = self.owner
+            && goes
+            && self.cx.interiors.owner(target) == Some(id)
+        {
+            self.found.interior_branches.push(id);
+        }
+    }
+
+    /// How many bytes from `addr` on are instructions of which nothing is to be said: the same in both files, without
+    /// an address, and none that could load a number that is one, or use the segment of counters. `new`: the output's
+    /// bytes, where not all of them are the same; `most`: how many bytes are of the piece, and of the same owner.
+    fn says_nothing<A: Arch>(
+        &self,
+        addr: u64,
+        old: &[u8],
+        new: Option<&[u8]>,
+        most: usize,
+    ) -> usize {
+        let cx = self.cx;
+        // Where decoding takes longer, nothing is decoded twice.
+        if A::STEP > 1 {
+            return 0;
+        }
+        let counts = cx.counts.is_some();
+        let rooms = !cx.reused.is_empty();
+        let has_numbers = cx.fixed() && (self.owner.is_some() || rooms);
+        let mut at = 0;
+        while at < most
+            && let Some(rest) = old.get(at..)
+            && let Some((len, false)) = A::straight(rest, addr + at as u64)
+        {
+            let len = usize::from(len);
+            let differs = new.is_some_and(|new| {
+                let new = new.get(at..).unwrap_or(b"");
+                !same_insn(rest, new, len)
+            });
+            let uses_own = || A::uses_own(rest.get(..len).unwrap_or(rest));
+            let cut_off = at + len > most;
+            let has_number = || {
+                let own = rest.get(..len).unwrap_or(rest);
+                has_numbers && (rooms || A::loaded_number(own).is_some())
+            };
+            if differs || cut_off || len >= 5 && has_number() || counts && uses_own() {
+                break;
+            }
+            at += len;
+        }
+        at
     }
 
     /// Whether a byte belongs to an entry jump, or to new code in the old one's space.

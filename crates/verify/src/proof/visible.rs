@@ -183,10 +183,11 @@ pub(crate) fn has_bounds(name: &[u8]) -> bool {
 pub(crate) struct Extents<'a> {
     starts: &'a [u64],
     code: &'a [Range],
-    /// By start: the end that a symbol's size or an unwind entry gives.
-    ends: FxHashMap<u64, u64>,
-    /// Function symbols' values, but for parts that a compiler split off; ascending.
-    named: Vec<u64>,
+    /// Function symbols' values, the ends that their sizes give, and whether they are parts that a compiler split off;
+    /// ascending.
+    named: Vec<(u64, u64, bool)>,
+    /// Starts and ends that unwind entries give, ascending.
+    unwound: Vec<(u64, u64)>,
 }
 
 impl<'a> Extents<'a> {
@@ -196,33 +197,41 @@ impl<'a> Extents<'a> {
         starts: &'a [u64],
         code: &'a [Range],
     ) -> Self {
-        let mut ends: FxHashMap<u64, u64> = FxHashMap::default();
-        ends.reserve(unwind.fdes.len());
-        let mut add = |start: u64, end: u64| {
-            let known = ends.entry(start).or_insert(end);
-            *known = end.max(*known);
-        };
         let wanted = |s: &Symbol<'_>| s.is_function() && s.section != 0 && s.size > 0;
         let [symbols, dynamic] = [SHT_SYMTAB, SHT_DYNSYM].map(|t| input.symbols_if(t, wanted));
-        let mut named = Vec::new();
-        for s in symbols.chain(dynamic) {
-            add(s.value, s.value.saturating_add(s.size));
+        let all = symbols.chain(dynamic).map(|s| {
             // Few names have a point, which is quickly seen.
             let is_part = s.name.contains(&b'.') && s.name.windows(5).any(|w| w == b".cold");
-            if !is_part {
-                named.push(s.value);
-            }
-        }
+            (s.value, s.value.saturating_add(s.size), is_part)
+        });
+        let mut named: Vec<(u64, u64, bool)> = all.collect();
         named.sort_unstable();
-        for f in unwind.fdes.iter().filter(|f| f.end > f.start) {
-            add(f.start, f.end);
+        let unwound = unwind.fdes.iter().filter(|f| f.end > f.start);
+        let mut unwound: Vec<(u64, u64)> = unwound.map(|f| (f.start, f.end)).collect();
+        if !unwound.is_sorted() {
+            unwound.sort_unstable();
         }
         Extents {
             starts,
             code,
-            ends,
             named,
+            unwound,
         }
+    }
+
+    /// The end that a symbol's size or an unwind entry gives to what begins at an address.
+    fn end_of(&self, start: u64) -> Option<u64> {
+        let unwound = self.unwound.partition_point(|f| f.0 < start);
+        let unwound = self.unwound.get(unwound..).unwrap_or(&[]).iter();
+        let unwound = unwound.take_while(|f| f.0 == start).map(|f| f.1);
+        self.symbols_at(start).map(|s| s.1).chain(unwound).max()
+    }
+
+    /// Symbols with an address.
+    fn symbols_at(&self, addr: u64) -> impl Iterator<Item = &(u64, u64, bool)> {
+        let first = self.named.partition_point(|s| s.0 < addr);
+        let from = self.named.get(first..).unwrap_or(&[]).iter();
+        from.take_while(move |s| s.0 == addr)
     }
 
     /// Where functions and sections begin, ascending.
@@ -232,7 +241,7 @@ impl<'a> Extents<'a> {
 
     /// Whether a symbol calls an address a function, other than a part that the compiler split off.
     pub(crate) fn is_function(&self, addr: u64) -> bool {
-        self.named.binary_search(&addr).is_ok()
+        self.symbols_at(addr).any(|s| !s.2)
     }
 
     /// Where the function begins in which an address is.
@@ -295,7 +304,7 @@ impl<'a> Extents<'a> {
             return padding(section.start);
         };
         // A section's start is one as well, and begins nothing where padding continues to the function.
-        let Some(&end) = self.ends.get(&before) else {
+        let Some(end) = self.end_of(before) else {
             return before == section.start && padding(before);
         };
         let (Some(code), true) = (input.bytes(before, end.min(start) - before), end <= start)

@@ -77,17 +77,28 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return false;
         };
         match (old.flow, new.flow) {
-            (Flow::Branch { cond, inverse, .. }, Flow::Branch { cond: new_cond, .. }) => {
-                return new_cond == cond || Some(new_cond) == inverse;
-            }
             (Flow::IndirectCall, Flow::Call(target))
             | (Flow::IndirectJump { .. }, Flow::Jump(target)) => {
                 return self.cx.unowned(OutputAddr::new(target)).is_some();
             }
             _ => {}
         }
-        if A::longer(old_bytes, p.get(), bytes, at.get()).is_some() {
-            return true;
+        let is_branch = |insn: &Insn| matches!(insn.flow, Flow::Branch { .. });
+        let branches = is_branch(&old) && is_branch(&new);
+        !branches && A::longer(old_bytes, p.get(), bytes, at.get()).is_some()
+            || self.may_be_same((old_bytes, &old), (bytes, &new))
+    }
+
+    /// The same for two instructions of which both do something, and neither was made for the other.
+    pub(super) fn may_be_same(
+        &self,
+        (old_bytes, old): (&[u8], &Insn),
+        (bytes, new): (&[u8], &Insn),
+    ) -> bool {
+        if let (Flow::Branch { cond, inverse, .. }, Flow::Branch { cond: new_cond, .. }) =
+            (old.flow, new.flow)
+        {
+            return new_cond == cond || Some(new_cond) == inverse;
         }
         let (Some(a), Some(b)) = (
             old_bytes.get(..usize::from(old.len)),
@@ -144,11 +155,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             A::step(bytes, at.get())?;
         }
-        // Without relocations it is not known which parts a compiler split off, where anything may be held.
-        if !self.cx.bare && at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
-            self.fresh = Some(Fresh { at, entered: true });
+        if only_counts && let Some(end) = self.counter_alone(state, chain, at, bytes) {
+            return Some(end);
         }
-        let fresh = self.fresh.filter(|f| f.at == at);
+        let fresh = self.fresh_at(chain, at);
         let entered = fresh.is_some_and(|f| f.entered);
         let places = Places {
             areas: &counts.areas,
@@ -158,12 +168,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             operand: None,
             pushed: 0,
         };
-        if only_counts && let Some(end) = self.counts_alone(state, at, (bytes, counts.own)) {
-            if let Some(fresh) = fresh {
-                self.fresh = Some(Fresh { at: end, ..fresh });
-            }
-            return Some(end);
-        }
         let mut footprint = Footprint::default();
         let mut end = self.silent_until(state, at, matches, false, places, &mut footprint);
         let relies = end.is_none();
@@ -177,7 +181,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let end = end.filter(|end| !matches || self.comes_to(state, *end, places));
         self.s.moments = moments;
         let end = end?;
-        self.out.footprint.join(&footprint);
+        self.footprint.join(&footprint);
         if !footprint.callers.is_empty() {
             let from = chain.first().copied().unwrap_or_else(|| state.addr());
             self.note_caller(from, at, &footprint.callers);
@@ -187,6 +191,32 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             if relies {
                 self.closed.push(at);
             }
+        }
+        Some(end)
+    }
+
+    /// Whether new code at `at` is fresh ([`Fresh`]).
+    fn fresh_at(&mut self, chain: &[InputAddr], at: OutputAddr) -> Option<Fresh> {
+        // Without relocations it is not known which parts a compiler split off, where anything may be held.
+        if !self.cx.bare && at == self.f.new_entry() && chain.contains(&self.f.old_entry) {
+            self.fresh = Some(Fresh { at, entered: true });
+        }
+        self.fresh.filter(|f| f.at == at)
+    }
+
+    /// The end of the counter at `at`, if it is one of the usual form and all that is inserted.
+    pub(super) fn counter_alone(
+        &mut self,
+        state: &OldState,
+        chain: &[InputAddr],
+        at: OutputAddr,
+        bytes: &[u8],
+    ) -> Option<OutputAddr> {
+        let own = self.cx.counts.as_ref()?.own;
+        let fresh = self.fresh_at(chain, at);
+        let end = self.counts_alone(state, at, (bytes, own))?;
+        if let Some(fresh) = fresh {
+            self.fresh = Some(Fresh { at: end, ..fresh });
         }
         Some(end)
     }
@@ -417,7 +447,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return None;
         }
         self.out.by_convention |= by_convention.get();
-        self.out.footprint.own = true;
+        self.footprint.own = true;
         self.s.moments.clear();
         self.s.moments.push(Moment {
             at: at.get(),
@@ -650,7 +680,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 "the recorder of an indirect call does not go where that would, or changes something else",
             );
         }
-        self.out.footprint.join(&footprint);
+        self.footprint.join(&footprint);
         self.out.recorded += 1;
         self.out.recorders.push(target);
         self.changing_stub_registers.push((p, q));

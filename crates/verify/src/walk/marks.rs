@@ -141,6 +141,28 @@ impl Marks {
         ones(&self.begins).map(|place| (place, self.numbers.get(place).copied().unwrap_or(0)))
     }
 
+    /// The first of them, and each at which the distance between both changes.
+    pub(super) fn runs(&self, runs: &mut Vec<(u32, u32)>) {
+        runs.clear();
+        let mut distance = None;
+        for (word, bits) in self.begins.iter().enumerate() {
+            let mut bits = *bits;
+            while bits != 0 {
+                let place = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let number = self.numbers.get(place).copied().unwrap_or(0);
+                let Ok(place) = u32::try_from(place) else {
+                    return;
+                };
+                let here = Some(number.wrapping_sub(place));
+                if here != distance {
+                    distance = here;
+                    runs.push((place, number));
+                }
+            }
+        }
+    }
+
     /// A bit for each place where an instruction begins.
     pub(super) fn beginnings(&self) -> &[u64] {
         &self.begins
@@ -195,6 +217,9 @@ mod tests {
         assert!(marks.take(199, 200));
         assert_eq!(marks.number(199), None);
         assert_eq!(marks.free_from(0, 200), 200);
+        let mut runs = vec![(1, 1)];
+        marks.runs(&mut runs);
+        assert_eq!(runs, [(0, 1), (60, 7), (70, 2)]);
         assert_eq!(marks.all().collect::<Vec<_>>(), [(0, 1), (60, 7), (70, 2)]);
         marks.reset(10);
         assert_eq!((marks.at(0), marks.at(10)), (Some(Mark::Free), None));

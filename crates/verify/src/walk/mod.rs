@@ -71,6 +71,7 @@ use pages::{Page, Pending};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use std::cell::Cell;
+use std::sync::LazyLock;
 
 /// Pairs of a walked function, compact: for questions from other functions.
 #[derive(Clone, Debug, Default)]
@@ -102,8 +103,10 @@ pub(crate) struct Walked {
     pub silent: Few<u32>,
     /// Stretches of new code that nothing reaches, padding as well: places in the new ranges.
     pub free: Few<std::ops::Range<u32>>,
-    /// What counting touches.
-    pub footprint: Footprint,
+    /// What counting touches, if that is more than memory at the thread's own base.
+    pub footprint: Option<Box<Footprint>>,
+    /// It touches that.
+    pub touches_own: bool,
     /// Why what is noted as where a call came from may be something else.
     pub no_caller: Option<Box<str>>,
     /// Inserted code changes flags or registers that are dead only by calling conventions.
@@ -111,7 +114,7 @@ pub(crate) struct Walked {
     /// Indirect calls and jumps that are recorded.
     pub recorded: u64,
     /// Where their recorders begin.
-    pub recorders: Vec<OutputAddr>,
+    pub recorders: Few<OutputAddr>,
     /// Instructions of inserted code that have moved the stack pointer, and whose unwind rows say so: how many.
     pub moved_stack_rows: u64,
     /// Indirect jumps that continue in old code, by old address.
@@ -135,6 +138,12 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
+    /// What counting touches beside memory at the thread's own base.
+    pub(crate) fn footprint(&self) -> &Footprint {
+        static NOTHING: LazyLock<Footprint> = LazyLock::new(Footprint::default);
+        self.footprint.as_deref().unwrap_or_else(|| &NOTHING)
+    }
+
     /// Gives up what its lists could grow by: those of all functions are in memory at once.
     fn shrink(&mut self) {
         self.cross.shrink();
@@ -142,6 +151,7 @@ impl Walked {
         self.entrances.shrink();
         self.silent.shrink();
         self.free.shrink();
+        self.recorders.shrink();
     }
 }
 
@@ -212,11 +222,14 @@ struct Walk<'a, 's, A: Arch> {
     cx: &'a Context<'a>,
     id: FuncId,
     f: &'a Moved,
-    old: SmallVec<[(Range<InputAddr>, &'a [u8]); 2]>,
+    /// Range, its bytes, and those with some that are behind it: what is decoded is told sooner where more follows.
+    old: SmallVec<[(Range<InputAddr>, &'a [u8], &'a [u8]); 2]>,
     /// Range, its bytes, and the offset of its first byte in `map`.
     new: SmallVec<[(Range<OutputAddr>, &'a [u8], usize); 2]>,
     s: &'s mut Scratch<'a>,
     out: Walked,
+    /// What counting touches.
+    footprint: Footprint,
     lsdas: bool,
     /// The personality routine may be asked about any instruction.
     faults: bool,
@@ -270,6 +283,9 @@ struct Walk<'a, 's, A: Arch> {
     arch: std::marker::PhantomData<A>,
 }
 
+/// Bytes behind a range that are at hand where its last instructions are decoded.
+const BEHIND: u64 = 32;
+
 /// Walks a function from its entry, its labels and the other roots.
 pub(crate) fn walk<'a, A: Arch>(
     cx: &'a Context<'a>,
@@ -288,6 +304,7 @@ pub(crate) fn walk<'a, A: Arch>(
         new: SmallVec::new(),
         s: scratch,
         out: Walked::default(),
+        footprint: Footprint::default(),
         lsdas: false,
         faults: false,
         base: cx.input.extent().0,
@@ -346,7 +363,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     ),
                 ));
             };
-            self.old.push((r, bytes));
+            let more = cx
+                .input
+                .bytes_near(r.start.get(), r.len().saturating_add(BEHIND));
+            self.old.push((r, bytes, more.unwrap_or(bytes)));
         }
         for &r in &self.f.new {
             let Some(bytes) = cx.output.bytes(r.start.get(), r.len()) else {
@@ -381,7 +401,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 && self
                     .old
                     .iter()
-                    .any(|(_, bytes)| bytes.chunks_exact(A::STEP).any(A::is_exclusive_store));
+                    .any(|(_, bytes, _)| bytes.chunks_exact(A::STEP).any(A::is_exclusive_store));
         }
         for &(old, new) in self.f.labels.iter().chain(roots) {
             if (old, new) != entry {
@@ -414,7 +434,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return 0;
         }
         let mut touched = 0;
-        for (r, bytes) in &self.old {
+        for (r, bytes, _) in &self.old {
             for (word, at) in bytes
                 .chunks_exact(A::STEP)
                 .zip((r.start.get()..).step_by(A::STEP))
@@ -445,8 +465,27 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Bytes of old code from an address to the end of its range.
     #[inline]
     fn old_bytes(&self, p: InputAddr) -> Option<&'a [u8]> {
-        let (r, bytes) = self.old.iter().find(|(r, _)| r.contains(p))?;
+        let (r, bytes, _) = self.old.iter().find(|old| old.0.contains(p))?;
         bytes.get((p - r.start) as usize..)
+    }
+
+    /// The same, and those with some that are behind the range.
+    #[inline]
+    fn old_bytes_and_more(&self, p: InputAddr) -> Option<(&'a [u8], &'a [u8])> {
+        let (r, bytes, more) = self.old.iter().find(|old| old.0.contains(p))?;
+        let skip = (p - r.start) as usize;
+        Some((bytes.get(skip..)?, more.get(skip..)?))
+    }
+
+    /// The old instruction at `p`, whose bytes these are, with some that are behind its range.
+    #[inline]
+    fn old_insn(&mut self, (old, more): (&[u8], &[u8]), p: InputAddr) -> Option<Insn> {
+        let insn = self.s.recent.insn::<A>(more, p.get());
+        match insn {
+            Some(insn) if usize::from(insn.len) <= old.len() => Some(insn),
+            // What is cut off by the range's end is none.
+            _ => A::decode(old, p.get()),
+        }
     }
 
     /// Bytes of new code from an address to the end of its range, and the place of the first in the map.
@@ -481,11 +520,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     format!("more than 4096 jumps and nops follow the old address {p:#x}"),
                 ));
             }
-            let Some(bytes) = self.old_bytes(at) else {
+            let Some((bytes, more)) = self.old_bytes_and_more(at) else {
                 return Ok(State::Exit(at));
             };
             chain.push(at);
-            let Some(insn) = self.s.recent.insn::<A>(bytes, at.get()) else {
+            let Some(insn) = self.old_insn((bytes, more), at) else {
                 let shown = bytes.get(..bytes.len().min(15)).unwrap_or(b"");
                 return fail(
                     Failure::new(
@@ -601,6 +640,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     fn follow(&mut self, mut p: InputAddr, mut q: OutputAddr, mut pending: Pending) -> Step {
         let mut chain: SmallVec<[InputAddr; 4]> = SmallVec::new();
         loop {
+            if pending.is_empty() {
+                let paired = self.pair_straight(p, q);
+                (p, q) = (p + paired, q + paired);
+            }
             let Some((new, slot)) = self.new_bytes(q) else {
                 return fail(
                     Failure::new(
@@ -610,29 +653,33 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     .at(p, q),
                 );
             };
-            // Most instructions are the same bytes in both places, without an address in them, and nothing is
-            // silent in front of them.
+            // Most of the rest are the same bytes in both places as well, or the same but for an address.
             if pending.is_empty()
-                && let Some(old) = self.old_bytes(p)
-                && let Some(insn) = self.s.recent.insn::<A>(old, p.get())
-                && self.is_same_plain(old, &insn, new)
+                && let Some((old, more)) = self.old_bytes_and_more(p)
+                && let Some(insn) = self.old_insn((old, more), p)
             {
-                match self.pair_plain(p, &insn, q, slot)? {
-                    Some(next) => (p, q) = next,
-                    None => return self.meet(p, q, &pending),
+                if let Some(end) = self.counter_in_front((p, old, &insn), q, new) {
+                    if !self.mark(q, slot, (end - q) as usize, p)? {
+                        return self.meet(p, q, &pending);
+                    }
+                    self.check_inserted_rows(&[p], q, end)?;
+                    q = end;
+                    continue;
                 }
-                continue;
-            }
-            if pending.is_empty()
-                && let Some(old) = self.old_bytes(p)
-                && let Some(old) = self.s.recent.insn::<A>(old, p.get())
-                && let Some(insn) = self.alike(p, &old, q, new)
-            {
-                match self.same(p, &old, q, &insn, &mut pending)? {
-                    Some(next) => (p, q) = next,
-                    None => return Ok(()),
+                if self.is_same_plain(old, &insn, new) {
+                    match self.pair_plain(p, &insn, q, slot)? {
+                        Some(next) => (p, q) = next,
+                        None => return self.meet(p, q, &pending),
+                    }
+                    continue;
                 }
-                continue;
+                if let Some(like) = self.alike(old, &insn, q, new) {
+                    match self.same(p, &insn, q, &like, &mut pending)? {
+                        Some(next) => (p, q) = next,
+                        None => return Ok(()),
+                    }
+                    continue;
+                }
             }
             chain.clear();
             let state = self.state(p, &mut chain)?;
@@ -720,6 +767,70 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
+    /// Pairs the instructions of straight code that are the same from here on, as [`Walk::pair_plain`] does it one by
+    /// one: most code is such. Gives how many bytes they are; 0 where anything else has to be looked at.
+    fn pair_straight(&mut self, p: InputAddr, q: OutputAddr) -> u64 {
+        if self.lsdas && (self.faults || self.cx.options.non_call_exceptions) {
+            return 0;
+        }
+        let (Some((old, more)), Some((new, slot)), Some(first)) =
+            (self.old_bytes_and_more(p), self.new_bytes(q), self.id(p))
+        else {
+            return 0;
+        };
+        let Some((old_left, new_left)) = self.rows_are_equal(p, q) else {
+            return 0;
+        };
+        let counts = self.cx.counts.is_some();
+        let new_left = new_left.min(old.len());
+        let mut at = 0usize;
+        let mut paired = 0;
+        while at < old_left
+            && let (Some(a), Some(b)) = (more.get(at..), new.get(at..))
+            && let Some((len, false)) = A::straight(a, p.get() + at as u64)
+        {
+            let len = usize::from(len);
+            let end = at + len;
+            let same = end <= new_left && same_insn(b, a, len) && !(counts && A::is_ambiguous(b));
+            let number = u32::try_from(at).ok().and_then(|at| first.checked_add(at));
+            let Some(number) = number.filter(|_| same) else {
+                break;
+            };
+            if !self.s.marks.begin(slot + at, slot + end, number) {
+                break;
+            }
+            paired += 1;
+            at = end;
+        }
+        self.out.instructions += paired;
+        at as u64
+    }
+
+    /// The end of a counter at `q`, if it is all that is inserted there, and new code continues behind it as old code
+    /// does at `p`: what [`Walk::silent`] finds then, sooner.
+    fn counter_in_front(
+        &mut self,
+        (p, old, insn): (InputAddr, &[u8], &Insn),
+        q: OutputAddr,
+        new: &[u8],
+    ) -> Option<OutputAddr> {
+        if self.cx.counts.is_none() || !self.f.tables.is_empty() {
+            return None;
+        }
+        let counter = A::own_counter(new)?;
+        if A::own_counter(old).is_some() {
+            return None;
+        }
+        let end = q + u64::from(counter.len);
+        let behind = new
+            .get(usize::from(counter.len)..)
+            .filter(|b| !b.is_empty())?;
+        if !self.is_same_plain(old, insn, behind) {
+            self.alike(old, insn, end, behind)?;
+        }
+        self.counter_alone(&State::At(p, *insn), &[p], q, new)
+    }
+
     /// Whether new code begins with the bytes of an old instruction that has no address in it, continues with the next,
     /// and is the program's for certain.
     #[inline]
@@ -732,18 +843,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// The new instruction at `q`, if it is one of those that are compared with the old one as they stand: nothing is
     /// silent in front of either, and no rule is for what they do.
-    fn alike(&self, p: InputAddr, old: &Insn, q: OutputAddr, bytes: &[u8]) -> Option<Insn> {
+    fn alike(&self, old: &[u8], insn: &Insn, q: OutputAddr, bytes: &[u8]) -> Option<Insn> {
         let compared = |flow| matches!(flow, Flow::Next | Flow::Branch { .. } | Flow::Call(_));
-        if A::STEP > 1 || !self.f.tables.is_empty() || old.field.is_none() || !compared(old.flow) {
+        if A::STEP > 1 || !self.f.tables.is_empty() || insn.field.is_none() || !compared(insn.flow)
+        {
             return None;
         }
         let new = self.new_insn(bytes, q)?;
-        let same_kind = std::mem::discriminant(&old.flow) == std::mem::discriminant(&new.flow);
+        let same_kind = std::mem::discriminant(&insn.flow) == std::mem::discriminant(&new.flow);
         let is_counted = self.cx.counts.is_some();
         let alike = same_kind
             && new.field.is_some()
             && !(is_counted && A::is_ambiguous(bytes))
-            && (!is_counted || self.may_match(&State::At(p, *old), q));
+            && (!is_counted || self.may_be_same((old, insn), (bytes, &new)));
         alike.then_some(new)
     }
 
@@ -1054,12 +1166,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether the old instruction at `p`, after which is `next`, is the last of the function, or of a part
     /// of it that has an unwind entry of its own.
     fn ends_part(&self, p: InputAddr, next: InputAddr) -> bool {
-        !self.f.in_old(next)
-            || self
-                .cx
-                .old_unwind
-                .find(p.get())
-                .is_some_and(|f| f.end == next.get())
+        let end = || match self.s.old_rows.at(p.get()) {
+            Some(row) => Some(row.function_end),
+            None => self.cx.old_unwind.find(p.get()).map(|f| f.end),
+        };
+        !self.f.in_old(next) || end() == Some(next.get())
     }
 
     /// Whether new code at `q` begins as the function's old code at `p`, where another part of it begins.
@@ -1147,18 +1258,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         // Of all functions they are in memory at once, so they have no room to grow.
         let starts = marks.beginnings().into();
         let runs = &mut self.s.runs;
-        runs.clear();
-        for (slot, id) in marks.all() {
-            let Ok(slot) = u32::try_from(slot) else { break };
-            let same_run = runs
-                .last()
-                .is_some_and(|r| id.wrapping_sub(r.1) == slot.wrapping_sub(r.0));
-            if !same_run {
-                runs.push((slot, id));
-            }
-        }
+        marks.runs(runs);
         let runs = runs.as_slice().into();
         self.out.pairs = Pairs { runs, starts };
+        // Of nearly all functions it is a few bytes.
+        self.out.touches_own = std::mem::take(&mut self.footprint.own);
+        let more = self.footprint != Footprint::default();
+        self.out.footprint = more.then(|| Box::new(std::mem::take(&mut self.footprint)));
         self.out.silent.sort_unstable();
         self.out.entrances.sort_unstable();
         self.out.entrances.dedup();

@@ -117,11 +117,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
 
     /// Control that went to `old` goes to `new` now.
     pub(super) fn relate(&mut self, old: InputAddr, new: OutputAddr) -> Step {
-        // The entry of a function that shares this one's new code. That pair is shown where that function is walked.
-        if (self.cx.entered_at(old, new)).is_some_and(|id| id != self.id) {
+        // The entry of a function that shares this one's new code. That pair is shown where that function is walked. No
+        // other has new code where this one has, and all that share it have one new entry.
+        let is_own = self.f.in_new(new);
+        if (!is_own || new == self.f.new_entry())
+            && (self.cx.entered_at(old, new)).is_some_and(|id| id != self.id)
+        {
             return Ok(());
         }
-        if self.f.in_new(new) {
+        if is_own {
             if A::STEP > 1 || self.cx.counts.is_some() {
                 self.joined.push(new);
                 if !self.calling {

@@ -49,6 +49,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(())
     }
 
+    /// Up to where the rows at two addresses hold, if they are equal: bytes of old and of new code.
+    pub(super) fn rows_are_equal(&self, p: InputAddr, q: OutputAddr) -> Option<(usize, usize)> {
+        let (old, new) = (&self.s.old_rows, &self.s.new_rows);
+        if old.is_empty() && new.is_empty() {
+            return Some((usize::MAX, usize::MAX));
+        }
+        let (old, new) = (old.at(p.get())?, new.at(q.get())?);
+        let left = |end: u64, at: u64| usize::try_from(end - at).ok();
+        (old.row == new.row).then_some((left(old.end, p.get())?, left(new.end, q.get())?))
+    }
+
     /// The new instruction at `q` must have the unwind row of one of the old addresses.
     #[inline]
     pub(super) fn check_rows(&mut self, old: &[InputAddr], q: OutputAddr, len: u64) -> Step {

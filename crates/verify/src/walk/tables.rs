@@ -37,7 +37,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return;
         }
         let mut jumps = Vec::new();
-        for (range, bytes) in &self.old {
+        for (range, bytes, _) in &self.old {
             // br: the quick way past everything else.
             let is_jump = |w: &[u8]| word(Some(w)).is_some_and(|w| w & 0xffff_fc1f == 0xd61f_0000);
             let here = bytes
@@ -49,7 +49,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if jumps.is_empty() {
             return;
         }
-        let graph = Graph::new::<A>(self.old.iter().map(|(r, bytes)| (r.start.get(), *bytes)));
+        let graph = Graph::new::<A>(self.old.iter().map(|old| (old.0.start.get(), old.1)));
         self.dispatches = jumps
             .into_iter()
             .filter_map(|at| A::dispatch(at, &graph))

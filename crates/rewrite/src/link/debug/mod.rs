@@ -1,12 +1,12 @@
 //! Debug information of moved code: the map of addresses, made from what was emitted and where it was placed.
 //!
 //! The map ([`postlink_dwarf::AddressMap`]) says which new bytes stand for which old ones. Emitted code is a
-//! list of [`Span`]s, so a run of the map is a span with an address:
+//! list of [`Span`](crate::emit::Span)s, so a run of the map is a span with an address:
 //!
 //! | span | run |
 //! |---|---|
 //! | copied | as many old bytes as new ones |
-//! | a branch or an address that was re-encoded ([`Span::of`]) | one old instruction, whatever its length |
+//! | a branch or an address that was re-encoded ([`of`](crate::emit::Span::of)) | one old instruction, whatever its length |
 //! | added: jumps, padding, what long branches go by way of | none; it is described like what is in front of it |
 //!
 //! The same runs go to the output as a note ([`postlink_elf::moves`]), with which the checker begins.
@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use postlink_dwarf::{AddressMap, EntryBlock, MapParts, Run};
+use postlink_dwarf::{AddressMap, EntryBlock, MapError, MapParts, Run};
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::moves::{self, Move};
 use postlink_elf::raw;
@@ -37,7 +37,7 @@ use super::ready::{Ready, moving};
 use super::references::jump_at_entry;
 use crate::analyse::EntryPatch;
 use crate::discover::Program;
-use crate::emit::Span;
+use crate::emit::{CodeRun, Fragment};
 use crate::error::Error;
 
 pub use in_file::{DebugFile, DebugFileError, update as update_debug_file};
@@ -100,9 +100,14 @@ impl Placement {
     /// Symbols for what is left of moved functions ([`AT_OLD_ENTRY`]). Code that stays calls through the jump
     /// there, and without a symbol of its own it would be named after whatever is in front of it. After the
     /// jump is the old body, unless that holds other code now.
-    pub fn entry_symbols(&self, program: &Program<'_>, parts: &MapParts, writer: &mut Writer<'_>) {
+    pub fn entry_symbols(
+        &self,
+        program: &Program<'_>,
+        (entry_jumps, reuses): (&[Range<u64>], bool),
+        writer: &mut Writer<'_>,
+    ) {
         let symtab = program.elf.symbols(SymbolTable::Static);
-        for jump in &parts.entry_jumps {
+        for jump in entry_jumps {
             let start = jump.start;
             let Some(piece) = program.piece_at(start) else {
                 continue;
@@ -114,11 +119,7 @@ impl Placement {
             if let (Some(symbol), true) =
                 (symbol, self.entries.contains_key(&InputAddr::new(start)))
             {
-                let end = if parts.reused.is_empty() {
-                    piece.end
-                } else {
-                    jump.end
-                };
+                let end = if reuses { jump.end } else { piece.end };
                 writer.add_symbol(NewSymbol {
                     name: [symbol.name, AT_OLD_ENTRY.as_bytes()].concat(),
                     value: start,
@@ -142,13 +143,13 @@ impl Placement {
             executable: executable(program.elf),
             ..MapParts::default()
         };
-        // A run for each span, of which there are hundreds of thousands: one list of just that size.
+        // There are hundreds of thousands: one list of just that size.
         let fragments =
             || moving(ready).flat_map(|(i, r)| r.code.fragments.iter().zip(self.fragments[i]));
-        let spans = fragments().map(|(fragment, _)| fragment.spans.len());
+        let spans = fragments().map(|(fragment, _)| fragment.most_runs());
         parts.runs.reserve_exact(spans.sum());
         for (fragment, base) in fragments() {
-            runs_of(&fragment.spans, base.get(), &mut parts.runs);
+            runs_of(fragment, base.get(), &mut parts.runs);
         }
         for (i, r) in moving(ready) {
             let function = &program.functions[r.function as usize];
@@ -212,34 +213,16 @@ fn entry_block<I: Isa>(code: &[u8], entry: u64) -> Option<EntryBlock> {
     })
 }
 
-/// The runs of a fragment at an address. Bytes that stand for nothing are the tail of the run in front of
-/// them. Where there is none they are not described at all: a fragment begins so if its first block has
-/// nothing but padding.
-fn runs_of(spans: &[Span], base: u64, runs: &mut Vec<Run>) {
-    let first = runs.len();
-    for span in spans.iter().filter(|s| s.len > 0) {
-        let of = if span.copied {
-            Some((span.input, span.len))
-        } else {
-            span.of.map(|(at, len)| (at, u32::from(len)))
-        };
-        let new = base + u64::from(span.out);
-        let len = span.len;
-        match of {
-            Some((old, old_len)) => runs.push(Run {
-                old,
-                old_len,
-                new,
-                new_len: len,
-                tail: 0,
-            }),
-            None => {
-                if let Some(run) = runs[first..].last_mut() {
-                    run.tail += len;
-                }
-            }
-        }
-    }
+/// The runs of a fragment at an address.
+fn runs_of(fragment: &Fragment, base: u64, runs: &mut Vec<Run>) {
+    let of_code = |run: &CodeRun| Run {
+        old: run.old,
+        old_len: run.old_len,
+        new: base + u64::from(run.out),
+        new_len: run.len,
+        tail: run.tail,
+    };
+    runs.extend(fragment.runs().iter().map(of_code));
 }
 
 /// Executable bytes of a file.
@@ -264,6 +247,40 @@ pub(crate) struct How<'a> {
     pub package: Option<&'a Path>,
 }
 
+/// Which new bytes stand for which old ones.
+pub(crate) struct Mapped {
+    entry_jumps: Vec<Range<u64>>,
+    /// Old bodies hold other code.
+    reuses: bool,
+    map: Result<AddressMap, MapError>,
+}
+
+/// Says so, if anything of the output needs it: debug information, or who finds it elsewhere, or static probes.
+pub(crate) fn map<I: Isa>(
+    program: &Program<'_>,
+    placed: &Placement,
+    ready: &[Ready],
+    entry_patches: &[EntryPatch],
+    what: DebugInfo,
+) -> Option<Mapped> {
+    let elf = program.elf;
+    let has_probes = || postlink_elf::probes::section(elf).is_some();
+    let is_linked = || elf.build_id.is_some() || elf.section(LINK).is_some();
+    let needed = match what {
+        DebugInfo::Keep => false,
+        DebugInfo::Drop => has_debug_info(elf) && has_probes(),
+        DebugInfo::Update => has_debug_info(elf) || is_linked() || has_probes(),
+    };
+    needed.then(|| {
+        let parts = placed.map_parts::<I>(program, ready, entry_patches);
+        Mapped {
+            entry_jumps: parts.entry_jumps.clone(),
+            reuses: !parts.reused.is_empty(),
+            map: AddressMap::new(parts),
+        }
+    })
+}
+
 /// Makes debug information of the output and the note that says what moved where, and writes the package of split
 /// units.
 /// `None`: there is none, and nothing says that there is a file with it.
@@ -272,22 +289,17 @@ pub(crate) fn write<I: Isa>(
     placed: &Placement,
     ready: &[Ready],
     entry_patches: &[EntryPatch],
-    how: How<'_>,
+    (how, mapped): (How<'_>, Option<Mapped>),
     writer: &mut Writer<'_>,
 ) -> Result<Option<DebugReport>, Error> {
     let elf = program.elf;
     let what = how.what;
-    let parts = || placed.map_parts::<I>(program, ready, entry_patches);
     let has_probes = postlink_elf::probes::section(elf).is_some();
     if !has_debug_info(elf) {
-        let is_linked = elf.build_id.is_some() || elf.section(LINK).is_some();
-        if what == DebugInfo::Update
-            && (is_linked || has_probes)
-            && let Ok(map) = AddressMap::new(parts())
-        {
-            put_moves(&map, writer)?;
+        if let Some(Mapped { map: Ok(map), .. }) = &mapped {
+            put_moves(map, writer)?;
             leave_out_links(elf, writer)?;
-            put_probes(elf, &map, writer, &mut DebugReport::default())?;
+            put_probes(elf, map, writer, &mut DebugReport::default())?;
         }
         return Ok(None);
     }
@@ -302,15 +314,22 @@ pub(crate) fn write<I: Isa>(
             for section in sections::of(elf) {
                 writer.leave_out(section)?;
             }
-            if has_probes && let Ok(map) = AddressMap::new(parts()) {
-                put_moves(&map, writer)?;
-                put_probes(elf, &map, writer, &mut report)?;
+            if let Some(Mapped { map: Ok(map), .. }) = &mapped {
+                put_moves(map, writer)?;
+                put_probes(elf, map, writer, &mut report)?;
             }
         }
         DebugInfo::Update => {
-            let parts = parts();
-            placed.entry_symbols(program, &parts, writer);
-            match updated(elf, parts, how, writer, &mut report)? {
+            let Some(Mapped {
+                entry_jumps,
+                reuses,
+                map,
+            }) = mapped
+            else {
+                return Ok(Some(report));
+            };
+            placed.entry_symbols(program, (&entry_jumps, reuses), writer);
+            match updated(elf, map, how, writer, &mut report)? {
                 Ok(()) => {}
                 Err(why) => {
                     report.what = DebugInfo::Keep;
@@ -321,7 +340,8 @@ pub(crate) fn write<I: Isa>(
         }
     }
     if has_probes && report.what == DebugInfo::Keep {
-        report.probes_left = probes::left(elf, &parts().bodies);
+        let parts = placed.map_parts::<I>(program, ready, entry_patches);
+        report.probes_left = probes::left(elf, &parts.bodies);
     }
     Ok(Some(report))
 }
@@ -364,12 +384,12 @@ fn leave_out_links(elf: &Elf<'_>, writer: &mut Writer<'_>) -> Result<(), Error> 
 /// Updates it. The inner error says why it stays as it is.
 fn updated(
     elf: &Elf<'_>,
-    parts: MapParts,
+    map: Result<AddressMap, MapError>,
     how: How<'_>,
     writer: &mut Writer<'_>,
     report: &mut DebugReport,
 ) -> Result<Result<(), String>, Error> {
-    let map = match AddressMap::new(parts) {
+    let map = match map {
         Ok(map) => map,
         Err(e) => return Ok(Err(e.to_string())),
     };

@@ -28,9 +28,9 @@ mod steps;
 mod tables;
 
 use super::{
-    Arch, AsksForHugePages, Compared, Counter, Effects, Field, FieldKind, Flow, Guess, IndexGuard,
-    Insn, LabelFallback, LabelLoad, Leaves, Loaded, Notes, Operand as Recorded, Plain, TableLoad,
-    Takes, ThroughSlot,
+    Arch, AsksForHugePages, Compared, Counter, Effects, Field, FieldKind, FlagStep, FlagsOver,
+    Flow, Guess, IndexGuard, Insn, LabelFallback, LabelLoad, Leaves, Loaded, Notes,
+    Operand as Recorded, Plain, TableLoad, Takes, ThroughSlot,
 };
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
@@ -266,8 +266,18 @@ impl Arch for X86_64 {
         effects::effects(bytes)
     }
 
+    fn flags_over(bytes: &[u8], open: u8, most: usize) -> FlagsOver {
+        quick::flags_over(bytes, open, most)
+    }
+
+    fn flag_step(bytes: &[u8], addr: u64) -> Option<FlagStep> {
+        quick::flag_step(bytes, addr)
+    }
+
     fn is_return(bytes: &[u8]) -> bool {
-        decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::RETURN)
+        // Nearly all have one byte.
+        bytes.first() == Some(&0xc3)
+            || decode_raw(bytes).is_some_and(|(i, _)| i.opcode() == Opcode::RETURN)
     }
 
     fn only_faults(bytes: &[u8]) -> bool {
@@ -373,6 +383,10 @@ impl Arch for X86_64 {
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         quick::decode(bytes, addr).or_else(|| decode_slowly(bytes, addr))
+    }
+
+    fn straight(bytes: &[u8], _addr: u64) -> Option<(u8, bool)> {
+        quick::straight(bytes)
     }
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {

@@ -13,8 +13,9 @@
 //! | `M` | has a ModRM byte |
 //! | `I1` | has an immediate of a byte |
 //! | `IZ` | has an immediate of four bytes, two with `66` |
+//! | `NOP` | does nothing |
 
-use super::super::{Effects, Field, FieldKind, Flow, Insn};
+use super::super::{Effects, Field, FieldKind, FlagStep, FlagsOver, Flow, Insn};
 use crate::arch::step::flag;
 
 const NO: u8 = 0;
@@ -23,6 +24,8 @@ const PLAIN: u8 = 1;
 const M: u8 = 2;
 const I1: u8 = 4;
 const IZ: u8 = 8;
+/// Does nothing, if the register in its ModRM byte is 0.
+const NOP: u8 = 32;
 
 const fn fill(mut table: [u8; 256], from: usize, to: usize, kind: u8) -> [u8; 256] {
     let mut i = from;
@@ -72,21 +75,64 @@ const ONE: [u8; 256] = {
     t
 };
 
-/// Opcodes after `0f` with which `f2` and `f3` are not used.
+/// Opcodes after `0f` without `66`, `f2` and `f3`.
 const TWO: [u8; 256] = {
     let mut t = [NO; 256];
     t = fill(t, 0x10, 0x11, M);
+    t[0x14] = M;
+    t[0x1f] = M | NOP;
     t = fill(t, 0x28, 0x29, M);
     t = fill(t, 0x2e, 0x2f, M);
     t = fill(t, 0x40, 0x4f, M);
-    t[0x54] = M;
-    t[0x57] = M;
-    t = fill(t, 0x58, 0x59, M);
+    t[0x51] = M;
+    t = fill(t, 0x54, 0x5f, M);
     t = fill(t, 0x90, 0x9f, M);
     t[0xa3] = M;
     t[0xaf] = M;
     t = fill(t, 0xb6, 0xb7, M);
-    t = fill(t, 0xbe, 0xbf, M);
+    t[0xba] = M | I1;
+    t = fill(t, 0xbc, 0xbf, M);
+    t[0xc6] = M | I1;
+    t
+};
+
+/// The same with `66`.
+const TWO_66: [u8; 256] = {
+    let mut t = TWO;
+    t = fill(t, 0x60, 0x62, M);
+    t = fill(t, 0x6c, 0x6f, M);
+    t[0x70] = M | I1;
+    t = fill(t, 0x74, 0x76, M);
+    t = fill(t, 0x7e, 0x7f, M);
+    t[0xd4] = M;
+    t[0xd6] = M;
+    t[0xdb] = M;
+    t[0xdf] = M;
+    t[0xeb] = M;
+    t[0xef] = M;
+    t = fill(t, 0xfa, 0xfb, M);
+    t[0xfe] = M;
+    t
+};
+
+/// With `f2`: numbers alone, in vector registers.
+const TWO_F2: [u8; 256] = {
+    let mut t = [NO; 256];
+    t = fill(t, 0x10, 0x11, M);
+    t[0x2a] = M;
+    t = fill(t, 0x2c, 0x2d, M);
+    t[0x51] = M;
+    t = fill(t, 0x58, 0x5a, M);
+    t = fill(t, 0x5c, 0x5f, M);
+    t
+};
+
+/// With `f3`: the same, and moves.
+const TWO_F3: [u8; 256] = {
+    let mut t = TWO_F2;
+    t[0x5b] = M;
+    t[0x6f] = M;
+    t = fill(t, 0x7e, 0x7f, M);
     t
 };
 
@@ -220,7 +266,15 @@ fn decode_in(bytes: &[u8; LOOKED_AT], addr: u64) -> Option<Insn> {
             _ => goes(2, 1, branch, opcode),
         };
     }
+    let mut second = 0;
     if kind == NO {
+        if opcode == 0x2e || opcode == 0x66 && matches!(byte(1), 0x2e | 0x66) {
+            let len = long_nop(bytes)?;
+            return Some(Insn {
+                flow: Flow::Nothing,
+                ..plain(len)
+            });
+        }
         if matches!(opcode, 0x64..=0x66 | 0xf2 | 0xf3) {
             prefix = opcode;
             at = 1;
@@ -233,15 +287,24 @@ fn decode_in(bytes: &[u8; LOOKED_AT], addr: u64) -> Option<Insn> {
         }
         if opcode == 0x0f {
             at += 1;
-            let second = byte(at);
+            second = byte(at);
             if at == 1 && second & 0xf0 == 0x80 {
                 return goes(6, 2, branch, second);
             }
-            let scalar = matches!(second, 0x10 | 0x11 | 0x58 | 0x59);
-            if matches!(prefix, 0xf2 | 0xf3) && !scalar {
-                return None;
+            if (prefix, at, second, byte(at + 1)) == (0xf3, 2, 0x1e, 0xfa) {
+                // endbr64
+                return Some(Insn {
+                    landing_pad: true,
+                    ..plain(4)
+                });
             }
-            kind = TWO[usize::from(second)];
+            let table = match prefix {
+                0x66 => &TWO_66,
+                0xf2 => &TWO_F2,
+                0xf3 => &TWO_F3,
+                _ => &TWO,
+            };
+            kind = table[usize::from(second)];
         } else if matches!(prefix, 0xf2 | 0xf3) {
             return None;
         } else {
@@ -274,6 +337,13 @@ fn decode_in(bytes: &[u8; LOOKED_AT], addr: u64) -> Option<Insn> {
                 }
             }
             0x8d if modrm >= 0xc0 => return None,
+            0x0f => match second {
+                0x1f if reg != 0 || modrm & 0xc7 == 5 => return None,
+                0x1f => flow = Flow::Nothing,
+                // A bit that an immediate byte says.
+                0xba if reg < 4 => return None,
+                _ => {}
+            },
             _ => {}
         }
         if modrm & 0xc7 == 5 {
@@ -322,6 +392,99 @@ fn decode_in(bytes: &[u8; LOOKED_AT], addr: u64) -> Option<Insn> {
         field,
         ..plain(at)
     })
+}
+
+/// Bytes of a nop of several bytes with prefixes that mean nothing in it, as assemblers make them for padding.
+#[cold]
+fn long_nop(bytes: &[u8; LOOKED_AT]) -> Option<usize> {
+    let at = bytes.iter().position(|b| !matches!(b, 0x2e | 0x66))?;
+    let [0x0f, 0x1f, modrm, sib, ..] = *bytes.get(at..)? else {
+        return None;
+    };
+    if modrm & 0x38 != 0 || modrm & 0xc7 == 5 {
+        return None;
+    }
+    let behind = BEHIND[usize::from(modrm)];
+    let without_base = modrm < 0x40 && sib & 7 == 5;
+    let len = match behind & SIB {
+        0 => at + 3 + usize::from(behind),
+        _ if without_base => at + 8,
+        _ => at + 4 + usize::from(behind & 7),
+    };
+    (len <= 15).then_some(len)
+}
+
+/// Not in [`SOON`].
+const ELSE: u8 = 1;
+/// The middle field of the ModRM byte is 0.
+const FIRST: u8 = 16;
+/// The operand is in memory.
+const IN_MEMORY: u8 = 64;
+/// With REX.W the immediate has eight bytes.
+const WIDE: u8 = 128;
+
+/// Instructions without prefix but REX whose length a few sums say, by opcode; behind them those of two bytes.
+const SOON: [u8; 512] = {
+    let mut t = [ELSE; 512];
+    let mut op = 0;
+    while op < 256 {
+        t[op] = match op {
+            0xc6 | 0xc7 => ONE[op] | FIRST,
+            0x8d => ONE[op] | IN_MEMORY,
+            0xb8..=0xbf => IZ | WIDE,
+            0xc0 | 0xc1 | 0xd0..=0xd3 | 0xf6 | 0xf7 | 0xfe | 0xff => ELSE,
+            _ if ONE[op] == NO => ELSE,
+            // Of these the lowest bit says that they are there.
+            _ => ONE[op] & !PLAIN,
+        };
+        t[op + 256] = match op {
+            0x1f | 0xba => ELSE,
+            _ if TWO[op] == NO => ELSE,
+            _ => TWO[op],
+        };
+        op += 1;
+    }
+    t
+};
+
+/// The length of the instruction at the start of `bytes`, if it is one of the common ones that continue with the next,
+/// and whether there is an address in it: what [`decode`] says.
+#[inline]
+pub(super) fn straight(bytes: &[u8]) -> Option<(u8, bool)> {
+    let looked: &[u8; LOOKED_AT] = bytes.first_chunk()?;
+    soon(looked).or_else(|| {
+        let insn = decode_in(looked, 0)?;
+        let straight = insn.flow == Flow::Next && !insn.landing_pad;
+        straight.then_some((insn.len, insn.field.is_some()))
+    })
+}
+
+/// The same of those in [`SOON`], told without a branch.
+#[inline]
+fn soon(looked: &[u8; LOOKED_AT]) -> Option<(u8, bool)> {
+    let word = u64::from_le_bytes(*looked.first_chunk()?);
+    let rex = u32::from(word & 0xf0 == 0x40);
+    let wide = word as u8 >> 3 & rex as u8;
+    let word = word >> (rex * 8);
+    let two = u32::from(word & 0xff == 0x0f);
+    let word = word >> (two * 8);
+    let kind = SOON[two as usize * 256 + (word & 0xff) as usize];
+    let modrm = (word >> 8) as u8;
+    let register = u8::from(modrm >= 0xc0);
+    let further = u8::from(modrm & 0x38 != 0);
+    let other = kind & ELSE | kind >> 4 & further | kind >> 6 & register & 1 | kind >> 7 & wide;
+    if other & 1 != 0 {
+        return None;
+    }
+    let has_modrm = kind >> 1 & 1;
+    let behind = BEHIND[usize::from(modrm)];
+    // Without a base there are four bytes, where there would be none with it.
+    let base = word >> 16 & 7;
+    let without = u8::from(base == 5) & u8::from(modrm < 0x40) & behind >> 3;
+    let operand = 1 + (behind & 7) + (behind >> 3) + 4 * without;
+    let immediate = (kind >> 2 & 1) + 4 * (kind >> 3 & 1);
+    let len = 1 + (rex + two) as u8 + has_modrm * operand + immediate;
+    Some((len, has_modrm & u8::from(modrm & 0xc7 == 5) != 0))
 }
 
 /// The number that may be at an instruction's end: an immediate operand, or a displacement behind which no immediate
@@ -443,109 +606,365 @@ const LOGICAL: u8 = flag::ALL & !flag::AUXILIARY;
 /// What an instruction that decodes, and is one of the most common ones, reads and overwrites; else `None`,
 /// and the decoder is asked ([`super::effects`]).
 pub(super) fn effects(bytes: &[u8]) -> Option<Effects> {
-    let (rex, rest) = match bytes {
+    let (prefixed, rest) = match bytes {
+        [0x66 | 0xf2 | 0xf3, rest @ ..] => (true, rest),
+        _ => (false, bytes),
+    };
+    let (rex, rest) = match rest {
         [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),
-        _ => (0, bytes),
+        _ => (0, rest),
     };
-    let (two, opcode, rest) = match rest {
-        [0x0f, opcode, rest @ ..] => (true, *opcode, rest),
-        [opcode, rest @ ..] => (false, *opcode, rest),
-        [] => return None,
+    match rest {
+        [0x0f, opcode, rest @ ..] => effects_of_two(prefixed, rex, *opcode, rest),
+        [opcode, rest @ ..] if !prefixed => effects_of_one(rex, *opcode, rest),
+        _ => None,
+    }
+}
+
+/// What an instruction that decodes, and is one of the most common ones, does to flags: those that [`effects`] says it
+/// reads and overwrites.
+#[inline]
+fn flags(bytes: &[u8]) -> Option<(u8, u8)> {
+    let (prefixed, rest) = match bytes {
+        [0x66 | 0xf2 | 0xf3, rest @ ..] => (true, rest),
+        _ => (false, bytes),
     };
+    let (rex, rest) = match rest {
+        [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),
+        _ => (0, rest),
+    };
+    let carry = flag::CARRY;
+    Some(match *rest {
+        [0x0f, opcode, ..] => match opcode {
+            0x10 | 0x11 | 0x28 | 0x29 | 0x54 | 0x57..=0x59 | 0x5c | 0x5e => (0, 0),
+            0x6f | 0x7f | 0xd6 | 0xef if prefixed => (0, 0),
+            _ if prefixed => return None,
+            0x40..=0x4f | 0x90..=0x9f => (*ASKED.get(usize::from(opcode >> 1 & 7))?, 0),
+            0xa3 => (0, carry),
+            0xaf => (0, carry | flag::OVERFLOW),
+            0xb6 | 0xb7 | 0xbe | 0xbf => (0, 0),
+            _ => return None,
+        },
+        _ if prefixed => return None,
+        [opcode, modrm, behind, ..] => match (opcode, modrm >> 3 & 7) {
+            (0x00..=0x3f, _) if opcode & 7 < 6 => flags_of(opcode >> 3),
+            (0x50..=0x5f | 0x63 | 0x68 | 0x6a | 0x88..=0x8b | 0x8d | 0x99 | 0xb0..=0xbf, _) => {
+                (0, 0)
+            }
+            (0x69 | 0x6b, _) => (0, carry | flag::OVERFLOW),
+            (0x80 | 0x81 | 0x83, middle) => flags_of(middle),
+            (0x84 | 0x85 | 0xa8 | 0xa9, _) => (0, LOGICAL),
+            (0xc0 | 0xc1, middle) if modrm >= 0xc0 => {
+                let counted = if opcode & 1 != 0 && rex & 8 != 0 {
+                    63
+                } else {
+                    31
+                };
+                (0, flags_of_shift(middle, behind & counted)?)
+            }
+            (0xd0 | 0xd1, middle) => (0, flags_of_shift(middle, 1)?),
+            (0xc6 | 0xc7, 0) | (0xf6 | 0xf7, 2) | (0xff, 6) => (0, 0),
+            (0xf6 | 0xf7, 0) => (0, LOGICAL),
+            (0xf6 | 0xf7, 3) => (0, flag::ALL),
+            (0xfe | 0xff, 0 | 1) => (0, flag::ALL & !carry),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+/// See [`Arch::flags_over`](super::super::Arch::flags_over).
+pub(super) fn flags_over(bytes: &[u8], mut open: u8, most: usize) -> FlagsOver {
+    let mut over = FlagsOver::default();
+    while open != 0
+        && over.count < most
+        && let Some(looked) = bytes.get(over.len..).and_then(<[u8]>::first_chunk)
+        && let Some((len, _)) = soon(looked)
+        && let Some((reads, kills)) = flags(looked)
+    {
+        if open & reads != 0 {
+            return over;
+        }
+        open &= !kills;
+        over.len += usize::from(len);
+        over.count += 1;
+    }
+    FlagsOver {
+        open: Some(open),
+        ..over
+    }
+}
+
+/// See [`Arch::flag_step`](super::super::Arch::flag_step).
+pub(super) fn flag_step(bytes: &[u8], addr: u64) -> Option<FlagStep> {
+    let looked: &[u8; LOOKED_AT] = bytes.first_chunk()?;
+    if let Some((len, _)) = soon(looked) {
+        let (reads, kills) = flags(looked)?;
+        return Some(FlagStep::Next { len, reads, kills });
+    }
+    let insn = decode_in(looked, addr)?;
+    let len = insn.len;
+    Some(match insn.flow {
+        Flow::Next => {
+            let (reads, kills) = flags(looked)?;
+            FlagStep::Next { len, reads, kills }
+        }
+        Flow::Nothing => FlagStep::Next {
+            len,
+            reads: 0,
+            kills: 0,
+        },
+        Flow::Branch { cond, target, .. } => FlagStep::Branch {
+            len,
+            reads: *ASKED.get(usize::from(cond >> 1))?,
+            target,
+        },
+        Flow::Jump(target) => FlagStep::Jump(target),
+        Flow::Call(_) => FlagStep::Leaves,
+        Flow::Stop if looked[0] == 0xc3 => FlagStep::Leaves,
+        _ => return None,
+    })
+}
+
+/// The registers that a ModRM byte and what is behind it name, one bit each.
+struct Operands {
+    /// Of the middle field, if it is a register of one byte and if it is a wider one.
+    reg: (u32, u32),
+    /// The same of the register that is the operand; nothing where that is in memory.
+    operand: (u32, u32),
+    /// Of its address.
+    address: u32,
+    /// The middle field itself.
+    middle: u8,
+    memory: bool,
+}
+
+impl Operands {
+    #[inline]
+    fn of(rex: u8, rest: &[u8]) -> Option<Self> {
+        let modrm = *rest.first()?;
+        let (mode, middle, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+        let extended = u32::from(rex & 1) << 3;
+        // Without REX, bytes 4 to 7 are the second ones of the first four registers.
+        let register = |number: u8, extension: u8| -> (u32, u32) {
+            let number = u32::from(number | extension);
+            (1 << if rex != 0 { number } else { number & 3 }, 1 << number)
+        };
+        let memory = mode != 3;
+        let (mut operand, mut address) = ((0, 0), 0);
+        if !memory {
+            operand = register(low, rex << 3 & 8);
+        } else if low == 4 {
+            let sib = *rest.get(1)?;
+            let index = sib >> 3 & 7 | rex << 2 & 8;
+            if index != 4 {
+                address |= 1 << index;
+            }
+            if mode != 0 || sib & 7 != 5 {
+                address |= 1 << (u32::from(sib & 7) | extended);
+            }
+        } else if mode != 0 || low != 5 {
+            address |= 1 << (u32::from(low) | extended);
+        }
+        Some(Operands {
+            reg: register(middle, rex << 1 & 8),
+            operand,
+            address,
+            middle,
+            memory,
+        })
+    }
+}
+
+/// Flags that an operation of the first eight reads and overwrites.
+fn flags_of(operation: u8) -> (u8, u8) {
+    match operation {
+        2 | 3 => (flag::CARRY, flag::ALL),
+        1 | 4 | 6 => (0, LOGICAL),
+        _ => (0, flag::ALL),
+    }
+}
+
+/// Flags that a shift or rotation by a constant overwrites; `None`: not here.
+fn flags_of_shift(operation: u8, count: u8) -> Option<u8> {
+    Some(match (operation, count) {
+        (0 | 1 | 4 | 5 | 7, 0) => 0,
+        (0 | 1, 1) => flag::CARRY | flag::OVERFLOW,
+        (0 | 1, _) => flag::CARRY,
+        (4 | 5 | 7, 1) => LOGICAL,
+        (4 | 5 | 7, _) => LOGICAL & !flag::OVERFLOW,
+        _ => return None,
+    })
+}
+
+/// The same for an opcode of one byte.
+fn effects_of_one(rex: u8, opcode: u8, rest: &[u8]) -> Option<Effects> {
+    const RAX: u32 = 1;
+    const RDX: u32 = 1 << 2;
+    const RSP: u32 = 1 << 4;
     let mut e = Effects::default();
-    let extended = u32::from(rex & 1) << 3;
-    let low = 1u32 << (u32::from(opcode & 7) | extended);
-    match (two, opcode) {
-        (false, 0x70..=0x7f) | (true, 0x80..=0x8f) if rex == 0 => {
+    let low = 1u32 << (u32::from(opcode & 7) | u32::from(rex & 1) << 3);
+    match opcode {
+        0x00..=0x3f if opcode & 7 > 5 => return None,
+        0x04..=0x3f if opcode & 7 > 3 => {
+            e.reads = RAX;
+            (e.flag_reads, e.flag_kills) = flags_of(opcode >> 3);
+            return Some(e);
+        }
+        0x50..=0x57 => {
+            e.reads = low | RSP;
+            return Some(e);
+        }
+        0x58..=0x5f => {
+            (e.reads, e.kills) = (RSP, low);
+            return Some(e);
+        }
+        0x68 | 0x6a => {
+            e.reads = RSP;
+            return Some(e);
+        }
+        0x70..=0x7f if rex == 0 => {
             e.flag_reads = *ASKED.get(usize::from(opcode >> 1 & 7))?;
             return Some(e);
         }
-        (false, 0x50..=0x57) => {
-            e.reads = low | 1 << 4;
+        0x99 => {
+            (e.reads, e.kills) = (RAX, RDX);
             return Some(e);
         }
-        (false, 0x58..=0x5f) => {
-            (e.reads, e.kills) = (1 << 4, low);
+        0xa8 | 0xa9 => {
+            (e.reads, e.flag_kills) = (RAX, LOGICAL);
             return Some(e);
         }
-        (false, 0xb8..=0xbf) => {
+        0xb0..=0xb7 => return Some(e),
+        0xb8..=0xbf => {
             e.kills = low;
             return Some(e);
         }
-        (true, 0xb6 | 0xb7 | 0xbe | 0xbf)
-        | (
-            false,
-            0x00..=0x3f | 0x63 | 0x80 | 0x81 | 0x83..=0x85 | 0x88..=0x8b | 0x8d | 0xc6 | 0xc7,
-        ) => {}
+        0x00..=0x3f | 0x63 | 0x69 | 0x6b | 0x80 | 0x81 | 0x83..=0x85 | 0x88..=0x8b | 0x8d => {}
+        0xc0 | 0xc1 | 0xc6 | 0xc7 | 0xd0 | 0xd1 | 0xf6 | 0xf7 | 0xfe | 0xff => {}
         _ => return None,
     }
-    if !two && opcode < 0x40 && opcode & 7 > 3 {
-        return None;
-    }
-    let modrm = *rest.first()?;
-    let (mode, middle) = (modrm >> 6, modrm >> 3 & 7);
-    let wide = opcode & 1 != 0 || !two && matches!(opcode, 0x63 | 0x8d);
-    // Without REX, bytes 4 to 7 are the second ones of the first four registers.
-    let register = |number: u8, extension: u8, wide: bool| -> u32 {
-        let number = u32::from(number | extension);
-        1 << if wide || rex != 0 { number } else { number & 3 }
-    };
-    let reg = register(middle, rex << 1 & 8, wide || two);
-    let memory = mode != 3;
-    // Of the operand: a register's bit, and those of an address.
-    let mut operand = 0;
-    if !memory {
-        operand = register(modrm & 7, rex << 3 & 8, wide);
-    } else if modrm & 7 == 4 {
-        let sib = *rest.get(1)?;
-        let index = sib >> 3 & 7 | rex << 2 & 8;
-        if index != 4 {
-            e.reads |= 1 << index;
-        }
-        if mode != 0 || sib & 7 != 5 {
-            e.reads |= 1 << (u32::from(sib & 7) | extended);
-        }
-    } else if mode != 0 || modrm & 7 != 5 {
-        e.reads |= 1 << (u32::from(modrm & 7) | extended);
-    }
+    let of = Operands::of(rex, rest)?;
+    let wide = opcode & 1 != 0;
+    let pick = |both: (u32, u32)| if wide { both.1 } else { both.0 };
+    let (reg, operand) = (pick(of.reg), pick(of.operand));
     // A write of one byte leaves the others.
-    let written = |bit: u32, wide: bool| if wide { bit } else { 0 };
-    if two {
-        e.reads |= operand;
-        e.kills |= reg;
-        return Some(e);
-    }
-    match opcode {
-        0x00..=0x3f | 0x80..=0x83 => {
+    let written = |bit: u32| if wide { bit } else { 0 };
+    e.reads = of.address;
+    match (opcode, of.middle) {
+        (0x00..=0x3f | 0x80..=0x83, middle) => {
             let group = opcode >= 0x80;
             let operation = if group { middle } else { opcode >> 3 };
-            (e.flag_reads, e.flag_kills) = match operation {
-                2 | 3 => (flag::CARRY, flag::ALL),
-                1 | 4 | 6 => (0, LOGICAL),
-                _ => (0, flag::ALL),
-            };
-            if !group && !memory && wide && operand == reg && matches!(operation, 5 | 6) {
+            (e.flag_reads, e.flag_kills) = flags_of(operation);
+            if !group && !of.memory && wide && operand == reg && matches!(operation, 5 | 6) {
                 // Zero, whatever it was.
-                e.kills |= reg;
+                e.kills = reg;
                 return Some(e);
             }
             e.reads |= operand | if group { 0 } else { reg };
         }
-        0x84 | 0x85 => {
+        (0x63, _) => {
+            e.reads |= of.operand.1;
+            e.kills = of.reg.1;
+        }
+        (0x69 | 0x6b, _) => {
+            e.reads |= operand;
+            e.kills = reg;
+            e.flag_kills = flag::CARRY | flag::OVERFLOW;
+        }
+        (0x84 | 0x85, _) => {
             e.reads |= operand | reg;
             e.flag_kills = LOGICAL;
         }
-        0x88 | 0x89 => {
+        (0x88 | 0x89, _) => {
             e.reads |= reg;
-            e.kills |= written(operand, wide);
+            e.kills = written(operand);
         }
-        0x63 | 0x8a | 0x8b => {
+        (0x8a | 0x8b, _) => {
             e.reads |= operand;
-            e.kills |= written(reg, wide);
+            e.kills = written(reg);
         }
-        0x8d if memory => e.kills |= reg,
-        0xc6 | 0xc7 if middle == 0 => e.kills |= written(operand, wide),
+        (0x8d, _) if of.memory => e.kills = of.reg.1,
+        (0xc6 | 0xc7, 0) => e.kills = written(operand),
+        (0xc0 | 0xc1, middle) => {
+            // Where the count is, is not looked for behind an address.
+            let count = rest.get(1).filter(|_| !of.memory)?;
+            let counted = if wide && rex & 8 != 0 { 63 } else { 31 };
+            e.reads |= operand;
+            e.flag_kills = flags_of_shift(middle, count & counted)?;
+        }
+        (0xd0 | 0xd1, middle) => {
+            e.reads |= operand;
+            e.flag_kills = flags_of_shift(middle, 1)?;
+        }
+        (0xf6 | 0xf7, 0) => {
+            e.reads |= operand;
+            e.flag_kills = LOGICAL;
+        }
+        (0xf6 | 0xf7, 2) => e.reads |= operand,
+        (0xf6 | 0xf7, 3) => {
+            e.reads |= operand;
+            e.flag_kills = flag::ALL;
+        }
+        (0xfe | 0xff, 0 | 1) => {
+            e.reads |= operand;
+            e.flag_kills = flag::ALL & !flag::CARRY;
+        }
+        (0xff, 2 | 6) => e.reads |= operand | RSP,
+        (0xff, 4) => e.reads |= operand,
         _ => return None,
+    }
+    Some(e)
+}
+
+/// The same for one of two bytes, the first of which is `0f`; `prefixed`: with `66`, `f2` or `f3`.
+fn effects_of_two(prefixed: bool, rex: u8, opcode: u8, rest: &[u8]) -> Option<Effects> {
+    let mut e = Effects::default();
+    // What is between vector registers and memory. Comparisons write the flags.
+    let vector = match opcode {
+        0x10 | 0x11 | 0x28 | 0x29 | 0x54 | 0x57..=0x59 | 0x5c | 0x5e => true,
+        0x6f | 0x7f | 0xd6 | 0xef => prefixed,
+        _ => false,
+    };
+    if vector {
+        e.reads = Operands::of(rex, rest)?.address;
+        return Some(e);
+    }
+    let asked = *ASKED.get(usize::from(opcode >> 1 & 7))?;
+    match opcode {
+        _ if prefixed => return None,
+        0x80..=0x8f if rex == 0 => {
+            e.flag_reads = asked;
+            return Some(e);
+        }
+        0x40..=0x4f | 0x90..=0x9f | 0xa3 | 0xaf | 0xb6 | 0xb7 | 0xbe | 0xbf => {}
+        _ => return None,
+    }
+    let of = Operands::of(rex, rest)?;
+    e.reads = of.address;
+    match opcode {
+        // The register may be left as it was, and is not read.
+        0x40..=0x4f => {
+            e.reads |= of.operand.1;
+            e.flag_reads = asked;
+        }
+        0x90..=0x9f => e.flag_reads = asked,
+        0xa3 => {
+            e.reads |= of.operand.1 | of.reg.1;
+            e.flag_kills = flag::CARRY;
+        }
+        0xaf => {
+            e.reads |= of.operand.1 | of.reg.1;
+            e.flag_kills = flag::CARRY | flag::OVERFLOW;
+        }
+        _ => {
+            e.reads |= if opcode & 1 != 0 {
+                of.operand.1
+            } else {
+                of.operand.0
+            };
+            e.kills = of.reg.1;
+        }
     }
     Some(e)
 }
@@ -559,10 +978,13 @@ mod tests {
         if super::super::decode_raw(bytes).is_none() {
             return false;
         }
+        let slow = super::super::effects::effects_slowly(bytes);
+        if let Some(flags) = flags(bytes) {
+            assert_eq!(flags, (slow.flag_reads, slow.flag_kills), "{bytes:02x?}");
+        }
         let Some(quick) = effects(bytes) else {
             return false;
         };
-        let slow = super::super::effects::effects_slowly(bytes);
         assert_eq!(quick, slow, "{bytes:02x?}");
         true
     }
@@ -570,12 +992,18 @@ mod tests {
     #[test]
     fn quick_effects_agree_with_the_decoder_for_every_opcode_and_modrm_byte() {
         let mut some = 0;
-        for rex in (0x3f..=0x4fu8).map(|r| (r != 0x3f).then_some(r)) {
-            for map in [None, Some(0x0fu8)] {
-                for opcode in 0..=255u8 {
+        // Counts of shifts among them.
+        let behind = [0x24, 0x05, 0x65, 0x8b, 0xd8, 0x00, 0x01, 0x20, 0x21, 0x40];
+        for prefix in [None, Some(0x66), Some(0xf2), Some(0xf3)] {
+            for rex in (0x3f..=0x4fu8).map(|r| (r != 0x3f).then_some(r)) {
+                for (map, opcode) in [None, Some(0x0fu8)]
+                    .into_iter()
+                    .flat_map(|map| (0..=255u8).map(move |opcode| (map, opcode)))
+                {
                     for modrm in 0..=255u8 {
-                        for sib in [0x24, 0x05, 0x65, 0x8b, 0xd8] {
+                        for sib in behind {
                             let mut bytes: Vec<u8> = Vec::with_capacity(18);
+                            bytes.extend(prefix);
                             bytes.extend(rex);
                             bytes.extend(map);
                             bytes.extend([opcode, modrm, sib, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
@@ -585,7 +1013,7 @@ mod tests {
                 }
             }
         }
-        assert!(some > 1_000_000, "{some}");
+        assert!(some > 5_000_000, "{some}");
     }
 
     /// What another decoder takes for a number at the end must be one here. Gives whether none was said to be there.
@@ -663,7 +1091,14 @@ mod tests {
     /// What quick decoding says must be what the decoder says. Gives whether it said anything.
     fn compare(bytes: &[u8]) -> bool {
         let addr = 0x40_1000;
-        let Some(quick) = decode(bytes, addr) else {
+        let quick = decode(bytes, addr);
+        let mut longer = [0; 64];
+        longer[..bytes.len()].copy_from_slice(bytes);
+        if let Some(straight) = straight(&longer) {
+            let said = quick.map(|i| (i.flow, i.landing_pad, (i.len, i.field.is_some())));
+            assert_eq!(said, Some((Flow::Next, false, straight)), "{bytes:02x?}");
+        }
+        let Some(quick) = quick else {
             return false;
         };
         let slow = super::super::decode_slowly(bytes, addr);
@@ -704,6 +1139,118 @@ mod tests {
             }
         }
         assert!(some > 1_000_000, "{some}");
+    }
+
+    #[test]
+    fn flags_are_followed_to_where_branches_lead() {
+        let step = |code: &[u8]| {
+            let mut bytes = [0xccu8; 40];
+            bytes[..code.len()].copy_from_slice(code);
+            flag_step(&bytes, 0x1000)
+        };
+        let (len, kills) = (2, flag::ALL & !flag::AUXILIARY);
+        let test = FlagStep::Next {
+            len,
+            reads: 0,
+            kills,
+        };
+        assert_eq!(step(&[0x85, 0xc0]), Some(test));
+        let nop = FlagStep::Next {
+            len: 3,
+            reads: 0,
+            kills: 0,
+        };
+        assert_eq!(step(&[0x0f, 0x1f, 0x00]), Some(nop));
+        let reads = flag::ZERO | flag::SIGN | flag::OVERFLOW;
+        let greater = |len, target| Some(FlagStep::Branch { len, reads, target });
+        assert_eq!(step(&[0x7f, 0x10]), greater(2, 0x1012));
+        assert_eq!(step(&[0x0f, 0x8f, 0, 1, 0, 0]), greater(6, 0x1106));
+        assert_eq!(step(&[0xeb, 0xfe]), Some(FlagStep::Jump(0x1000)));
+        assert_eq!(step(&[0xe8, 0, 0, 0, 0]), Some(FlagStep::Leaves));
+        assert_eq!(step(&[0xc3]), Some(FlagStep::Leaves));
+        // lea, mov, test, then what is not looked at; and a condition in front of the comparison.
+        let mut code = vec![0x48u8, 0x8d, 0x04, 0x07, 0x89, 0xd8, 0x85, 0xc0, 0xc3];
+        code.resize(64, 0);
+        let over = |code: &[u8], open, most| flags_over(code, open, most);
+        let all = FlagsOver {
+            len: 8,
+            count: 3,
+            open: Some(0),
+        };
+        assert_eq!(over(&code, flag::ZERO, 32), all);
+        let open = Some(flag::AUXILIARY);
+        assert_eq!(over(&code, flag::ALL, 32), FlagsOver { open, ..all });
+        let two = FlagsOver {
+            len: 6,
+            count: 2,
+            open: Some(flag::ZERO),
+        };
+        assert_eq!(over(&code, flag::ZERO, 2), two);
+        code[4..7].copy_from_slice(&[0x0f, 0x94, 0xc0]);
+        let read = FlagsOver {
+            len: 4,
+            count: 1,
+            open: None,
+        };
+        assert_eq!(over(&code, flag::ZERO, 32), read);
+        assert_eq!(over(&code[..20], flag::ZERO, 32).len, 0);
+        // An indirect jump, a shift by a register, a trap.
+        for other in [&[0xffu8, 0xe0][..], &[0xd3, 0xe0], &[0x0f, 0x0b]] {
+            assert_eq!(step(other), None);
+        }
+    }
+
+    #[test]
+    fn straight_code_and_padding_are_what_the_decoder_takes_them_for() {
+        let padding: [&[u8]; 8] = [
+            &[0x0f, 0x1f, 0x00],
+            &[0x0f, 0x1f, 0x40, 0x00],
+            &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+            &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+            &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+            &[0x2e, 0x0f, 0x1f, 0x04, 0x25, 1, 2, 3, 4],
+            &[0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+            &[
+                0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0,
+            ],
+        ];
+        let mut tail = [0xccu8; 48];
+        for nop in padding {
+            tail[..nop.len()].copy_from_slice(nop);
+            assert!(compare(&tail), "{nop:02x?}");
+            let insn = decode(&tail, 0).expect("a nop");
+            assert_eq!(
+                (usize::from(insn.len), insn.flow),
+                (nop.len(), Flow::Nothing)
+            );
+            assert_eq!(straight(&tail), None);
+        }
+        // With other prefixes, another ModRM byte, or too long.
+        let others: [&[u8]; 4] = [
+            &[0x66, 0x66, 0x48, 0x0f, 0x1f, 0x00],
+            &[0x2e, 0x0f, 0x1f, 0x05, 0, 0, 0, 0],
+            &[0x2e, 0x90],
+            &[0x66; 16],
+        ];
+        for other in others {
+            tail[..other.len()].copy_from_slice(other);
+            assert_eq!(decode(&tail, 0), None, "{other:02x?}");
+        }
+        let lea = [0x48u8, 0x8d, 0x05, 1, 2, 3, 4];
+        tail[..7].copy_from_slice(&lea);
+        assert_eq!(straight(&tail), Some((7, true)));
+        tail[..3].copy_from_slice(&[0x48, 0x89, 0xd8]);
+        assert_eq!(straight(&tail), Some((3, false)));
+        for goes in [
+            &[0xc3u8][..],
+            &[0xeb, 0],
+            &[0x0f, 0x84, 0, 0, 0, 0],
+            &[0xf3, 0x0f, 0x1e, 0xfa],
+        ] {
+            tail[..goes.len()].copy_from_slice(goes);
+            assert_eq!(straight(&tail), None, "{goes:02x?}");
+            assert!(compare(&tail));
+        }
     }
 
     #[test]
