@@ -847,6 +847,8 @@ impl<'d> Writer<'d> {
 pub enum Onto {
     /// Perhaps another file, which is there until the new one is complete.
     Anew,
+    /// A file of its own for this output, that is empty: a rename onto it would have the system write all at once.
+    Empty,
     /// An output that nobody else has, nor has mapped: it is changed where it differs, which costs a fraction of
     /// writing all. What was there before does not matter for what is there then.
     Before,

@@ -286,7 +286,7 @@ fn until_proved<R>(
     let mut remembered: Option<Remembered<'_>> = None;
     for round in 1..=ROUNDS {
         let onto = match round {
-            1 => Onto::Anew,
+            1 => Onto::Empty,
             _ => Onto::Before,
         };
         let to = OutputFile {

@@ -30,16 +30,25 @@ impl<'d> Symbols<'d> {
     }
     /// One by index.
     pub fn get(&self, index: usize) -> Option<Symbol<'d>> {
+        let (sym, mut symbol) = self.without_name(index)?;
+        symbol.name = self.name(&sym);
+        Some(symbol)
+    }
+    fn name(&self, sym: &Sym) -> &'d [u8] {
+        string(self.names, sym.st_name).unwrap_or_default()
+    }
+    fn without_name(&self, index: usize) -> Option<(Sym, Symbol<'d>)> {
         let (sym, section) = self.entry(index)?;
-        Some(Symbol {
-            name: string(self.names, sym.st_name).unwrap_or_default(),
+        let symbol = Symbol {
+            name: &[],
             value: sym.st_value,
             size: sym.st_size,
             kind: sym.st_info & 15,
             binding: sym.st_info >> 4,
             other: sym.st_other,
             section,
-        })
+        };
+        Some((sym, symbol))
     }
     /// One by index as it is in the table, and its section. The names are not touched.
     pub(crate) fn entry(&self, index: usize) -> Option<(Sym, u32)> {
@@ -53,6 +62,31 @@ impl<'d> Symbols<'d> {
             section => section,
         };
         Some((sym, section))
+    }
+    /// Those for which `wanted` holds, with their indexes. It sees them without names: these are all over the string
+    /// table, and finding their ends takes longer than all else.
+    pub fn iter_where(
+        &self,
+        wanted: impl Fn(&Symbol<'d>) -> bool,
+    ) -> impl Iterator<Item = (usize, Symbol<'d>)> {
+        let this = *self;
+        (0..this.len()).filter_map(move |i| {
+            let (sym, mut symbol) = this.without_name(i).filter(|(_, s)| wanted(s))?;
+            symbol.name = this.name(&sym);
+            Some((i, symbol))
+        })
+    }
+    /// What `of` says of each, which sees them without names.
+    pub fn without_names<T>(
+        &self,
+        of: impl Fn(&Symbol<'d>) -> Option<T>,
+    ) -> impl Iterator<Item = T> {
+        let this = *self;
+        (0..this.len()).filter_map(move |i| of(&this.without_name(i)?.1))
+    }
+    /// Whether a name may end so: no such string is in the table of names otherwise.
+    pub fn may_end_with(&self, suffix: &[u8]) -> bool {
+        memchr::memmem::find(self.names, &[suffix, &[0]].concat()).is_some()
     }
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'d>> + use<'d> {

@@ -147,11 +147,11 @@ impl<'a> Output<'a> {
         input: &Input<'_>,
         patches: &Merged,
     ) -> io::Result<()> {
-        if onto == Onto::Before
+        if onto != Onto::Anew
             && let Ok(file) = File::options().read(true).write(true).open(path)
         {
             file.set_len(self.end.get())?;
-            self.write_all(&file, true, input, patches)?;
+            self.write_all(&file, onto == Onto::Before, input, patches)?;
             return set_mode(&file, mode);
         }
         let directory = match path.parent() {
@@ -656,7 +656,10 @@ mod tests {
         }
         expected.extend_from_slice(&old[done..]);
         for file in [None, Some(&file)] {
-            for onto in [Onto::Anew, Onto::Before] {
+            for onto in [Onto::Anew, Onto::Before, Onto::Empty] {
+                if onto == Onto::Empty {
+                    std::fs::write(&path, []).expect("the folder is ours");
+                }
                 let mut output = Output::default();
                 let source = Source::edited(InputOffset::new(from), old_len, &edits);
                 assert_eq!(source.len(), expected.len() as u64);

@@ -42,23 +42,22 @@ impl Bounds {
         let symbols = elf.symbols(SymbolTable::Static);
         let code = || elf.sections.iter().filter(|s| s.is_code());
         let is_near_code = |at: u64| code().any(|s| (s.addr..=s.end()).contains(&at));
-        let may_be = |s: &Symbol<'_>| {
-            let named = !s.name.is_empty() && !s.name.starts_with(b"$");
-            s.kind == STT_NOTYPE && s.section != 0 && named && is_near_code(s.value)
-        };
-        let may_be = (0usize..).zip(symbols.iter()).filter(|(_, s)| may_be(s));
-        let may_be: Vec<(usize, Symbol<'_>)> = may_be.collect();
+        let may_be =
+            symbols.iter_where(|s| s.kind == STT_NOTYPE && s.section != 0 && is_near_code(s.value));
+        let is_named = |s: &Symbol<'_>| !s.name.is_empty() && !s.name.starts_with(b"$");
+        let may_be: Vec<(usize, Symbol<'_>)> = may_be.filter(|(_, s)| is_named(s)).collect();
         if may_be.is_empty() {
             return Bounds::default();
         }
         // There are few such symbols, and functions without number.
         let values: FxHashSet<u64> = may_be.iter().map(|(_, s)| s.value).collect();
         let mut edges: FxHashSet<u64> = FxHashSet::default();
-        for s in symbols.iter() {
-            if matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0 {
-                let ends = [s.value, s.value.saturating_add(s.size)];
-                edges.extend(ends.iter().filter(|at| values.contains(at)));
-            }
+        let is_sized = |s: &Symbol<'_>| {
+            matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0
+        };
+        let ends = |s: &Symbol<'_>| is_sized(s).then(|| [s.value, s.value.saturating_add(s.size)]);
+        for ends in symbols.without_names(ends) {
+            edges.extend(ends.iter().filter(|at| values.contains(at)));
         }
         edges.extend(code().flat_map(|s| [s.addr, s.end()]));
         let candidates = may_be.iter().filter(|(_, s)| edges.contains(&s.value));

@@ -509,8 +509,8 @@ impl Search<'_, '_> {
         let dynamic = elf.symbols(SymbolTable::Dynamic);
         for table in [SymbolTable::Static, SymbolTable::Dynamic] {
             let symbols = elf.symbols(table);
-            for s in symbols.iter().filter(|s| s.section != 0) {
-                self.leads(s.value, found);
+            for value in symbols.without_names(|s| (s.section != 0).then_some(s.value)) {
+                self.leads(value, found);
             }
         }
         for r in elf.dyn_relocs()? {

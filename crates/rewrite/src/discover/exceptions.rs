@@ -81,10 +81,8 @@ pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
         if wanted.is_empty() {
             break;
         }
-        for s in program.elf.symbols(table).iter() {
-            if s.section == 0 || !asked.contains(&s.value) {
-                continue;
-            }
+        let symbols = program.elf.symbols(table);
+        for (_, s) in symbols.iter_where(|s| s.section != 0 && asked.contains(&s.value)) {
             let name = s.name.strip_prefix(b"DW.ref.").unwrap_or(s.name);
             if let Some(known) = personality_of(name) {
                 names.insert(s.value, known);

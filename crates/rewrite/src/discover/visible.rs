@@ -156,21 +156,25 @@ impl Visible {
     }
 }
 
-/// Functions' symbols with a size.
-fn sized_functions<'a>(elf: &'a Elf<'_>) -> impl Iterator<Item = Symbol<'a>> {
-    let symbols = elf.symbols(SymbolTable::Static).iter();
-    symbols.filter(|s| matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0)
+/// Whether a symbol is that of a function, with a size.
+fn is_sized_function(s: &Symbol<'_>) -> bool {
+    matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0
 }
 
 /// Whether pointers to functions lead to a table of jumps, whose functions have the name of that which they jump
 /// to, and that one has `.cfi` after its name.
 fn checks_calls(elf: &Elf<'_>) -> bool {
-    sized_functions(elf).any(|s| s.name.ends_with(b".cfi"))
+    const SUFFIX: &[u8] = b".cfi";
+    let symbols = elf.symbols(SymbolTable::Static);
+    let mut functions = symbols.iter_where(is_sized_function);
+    symbols.may_end_with(SUFFIX) && functions.any(|(_, s)| s.name.ends_with(SUFFIX))
 }
 
 /// Starts of functions that overlap others by what their symbols say.
 fn overlapping(elf: &Elf<'_>) -> Vec<u64> {
-    let mut all: Vec<(u64, u64)> = sized_functions(elf).map(|s| (s.value, s.size)).collect();
+    let symbols = elf.symbols(SymbolTable::Static);
+    let place = |s: &Symbol<'_>| is_sized_function(s).then_some((s.value, s.size));
+    let mut all: Vec<(u64, u64)> = symbols.without_names(place).collect();
     all.par_sort_unstable();
     let (mut found, mut first, mut reach) = (Vec::new(), 0, 0);
     for (start, size) in all {

@@ -18,7 +18,6 @@ use crate::files::bytes::u64_in;
 use crate::files::claim::Range;
 use crate::files::elf::Elf;
 use crate::report::{Check, Failure};
-use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
 /// Bytes that one task compares.
@@ -35,19 +34,22 @@ struct KeptSection<'a> {
     target: Range,
     bytes: &'a [u8],
     /// Made when first asked.
-    kinds: OnceLock<Kinds>,
+    places: OnceLock<Places>,
 }
 
-/// Types of relocations by place.
-enum Kinds {
-    /// Of entries that ascend, which is how linkers keep them: by part of the section, the first of the entries.
-    Ascending(Vec<u32>),
-    /// Of others.
-    ByPlace(FxHashMap<u64, u32>),
+/// Which entries of a relocation section are for which part of its target.
+struct Places {
+    /// By part: where its entries begin.
+    first: Vec<usize>,
+    /// Numbers of entries by part, in the order of the section. `None`: entries ascend, as linkers mostly keep them, so
+    /// that it is their own order.
+    order: Option<Vec<usize>>,
 }
 
 /// Bytes of a part, as a power of two.
 const PART: u32 = 8;
+/// Bytes of an entry.
+const ENTRY: usize = 24;
 
 /// Place and type of an entry.
 fn place_and_kind(entry: &[u8]) -> Option<(u64, u32)> {
@@ -55,45 +57,62 @@ fn place_and_kind(entry: &[u8]) -> Option<(u64, u32)> {
 }
 
 impl KeptSection<'_> {
-    /// `None`: its entries do not ascend, or some are outside of the section.
-    fn ascending(&self) -> Option<Vec<u32>> {
-        let parts = (self.target.len() >> PART) + 2;
-        let mut first = Vec::with_capacity(usize::try_from(parts).ok()?);
-        let mut last = 0;
-        for (number, entry) in self.bytes.chunks_exact(24).enumerate() {
-            let place = u64_in(entry, 0)?;
-            if place < last || !self.target.contains(place) {
-                return None;
-            }
-            last = place;
-            let part = ((place - self.target.start) >> PART) as usize;
-            while first.len() <= part {
-                first.push(u32::try_from(number).ok()?);
-            }
-        }
-        let count = u32::try_from(self.bytes.len() / 24).ok()?;
-        first.resize(usize::try_from(parts).ok()?, count);
-        Some(first)
+    fn entries(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(ENTRY)
     }
 
-    fn kinds(&self) -> Kinds {
-        if let Some(first) = self.ascending() {
-            return Kinds::Ascending(first);
+    /// The part that an address is in; `None`: it is outside of the section.
+    fn part(&self, place: u64) -> Option<usize> {
+        let inside = self.target.contains(place);
+        inside.then(|| ((place - self.target.start) >> PART) as usize)
+    }
+
+    fn places(&self) -> Places {
+        let parts = (self.target.len() >> PART) as usize + 1;
+        // How many entries each part has, and then where they begin.
+        let mut first = vec![0; parts + 1];
+        let (mut last, mut ascend) = (0, true);
+        for entry in self.entries() {
+            let place = u64_in(entry, 0).unwrap_or_default();
+            match self.part(place) {
+                Some(part) => first[part] += 1,
+                None => ascend = false,
+            }
+            ascend &= last <= place;
+            last = place;
         }
-        let entries = self.bytes.chunks_exact(24).filter_map(place_and_kind);
-        Kinds::ByPlace(entries.filter(|e| e.1 != 0).collect())
+        let mut sum = 0;
+        for count in &mut first {
+            sum += std::mem::replace(count, sum);
+        }
+        if ascend {
+            return Places { first, order: None };
+        }
+        let mut next = first.clone();
+        let mut order = vec![0; sum];
+        for (number, entry) in self.entries().enumerate() {
+            let place = u64_in(entry, 0).unwrap_or_default();
+            if let Some(part) = self.part(place) {
+                order[next[part]] = number;
+                next[part] += 1;
+            }
+        }
+        Places {
+            first,
+            order: Some(order),
+        }
     }
 
     /// Type of the last entry for a place in the section that has one.
     fn kind(&self, addr: u64) -> Option<u32> {
-        let first = match self.kinds.get_or_init(|| self.kinds()) {
-            Kinds::ByPlace(map) => return map.get(&addr).copied(),
-            Kinds::Ascending(first) => first,
-        };
-        let part = usize::try_from((addr - self.target.start) >> PART).ok()?;
+        let Places { first, order } = self.places.get_or_init(|| self.places());
+        let part = self.part(addr)?;
         let &[from, to] = first.get(part..)?.first_chunk()?;
-        let bytes = self.bytes.get(from as usize * 24..to as usize * 24)?;
-        let mut entries = bytes.chunks_exact(24).rev().filter_map(place_and_kind);
+        let entry = |i: usize| {
+            let number = order.as_ref().map_or(i, |order| order[i]);
+            place_and_kind(self.bytes.get(number * ENTRY..)?)
+        };
+        let mut entries = (from..to).rev().filter_map(entry);
         let found = entries.find(|e| e.0 == addr && e.1 != 0);
         found.map(|e| e.1)
     }
@@ -114,7 +133,7 @@ impl<'a> KeptRelocs<'a> {
                         end: target.end(),
                     },
                     bytes: elf.relocation_records(s),
-                    kinds: OnceLock::new(),
+                    places: OnceLock::new(),
                 })
             })
             .collect();
