@@ -118,11 +118,16 @@ impl LineCost {
             .collect();
         let rates: Vec<f64> = rates.into_iter().map(|n| n as f64).collect();
         let mut away = vec![0.0; rates.len()];
-        let at_time = |time: f64, away: &mut [f64]| {
-            for (away, n) in away.iter_mut().zip(&rates) {
+        let of_half = |time: f64, (rates, away): (&[f64], &mut [f64])| {
+            for (away, n) in away.iter_mut().zip(rates) {
                 *away = -n * time;
             }
             exp_each(away);
+        };
+        let at_time = |time: f64, away: &mut [f64]| {
+            let half = rates.len() / 2;
+            let (a, b) = (rates.split_at(half), away.split_at_mut(half));
+            postlink_parallel::join(|| of_half(time, (a.0, b.0)), || of_half(time, (a.1, b.1)));
         };
         let mut lines = |time: f64| {
             at_time(time, &mut away);

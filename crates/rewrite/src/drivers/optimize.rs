@@ -14,6 +14,7 @@ use postlink_elf::unwind::lsda::Numbers;
 use postlink_elf::write::{WriteOptions, Writer};
 use postlink_elf::{OutputAddr, memory};
 use postlink_isa::{Code, Isa, Machine, with_isa};
+use postlink_layout::padding::Stretch;
 use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::symbolic::SymbolicProfile;
 use postlink_profile::windows::Windows;
@@ -817,8 +818,17 @@ impl<'d, I: Isa> LaidOut<'d, I> {
     fn layout(&self) -> Result<(Layout, Option<SearchReport>), Error> {
         let emitted = &self.emitted;
         let (ready, of_ready) = (&emitted.ready, &emitted.of_ready);
-        let calls = CallGraph::new(&self.counted, &self.calls, ready, of_ready);
-        let mut order = order_functions(&self.program, &calls, ready, &self.options);
+        let ordered = || {
+            let calls = CallGraph::new(&self.counted, &self.calls, ready, of_ready);
+            let order = order_functions(&self.program, &calls, ready, &self.options);
+            (calls, order)
+        };
+        let of_code = || -> Vec<Vec<Stretch>> {
+            postlink_parallel::map_range(ready.len(), |i| {
+                stretches(&ready[i], &self.counted[of_ready[i]].counts.blocks)
+            })
+        };
+        let ((calls, mut order), stretches) = postlink_parallel::join(ordered, of_code);
         if let Some(seed) = self.options.stress {
             stress::Random::of(seed, 0).shuffle(&mut order);
         }
@@ -832,11 +842,7 @@ impl<'d, I: Isa> LaidOut<'d, I> {
             least: self.least_alignment(),
             align: self.alignment(),
             at_lines: self.options.aligns_at_lines(),
-            stretches: ready
-                .iter()
-                .zip(of_ready)
-                .map(|(r, i)| stretches(r, &self.counted[*i].counts.blocks))
-                .collect(),
+            stretches,
             writer: writer.as_ref(),
         };
         Ok(match walk {
