@@ -131,6 +131,15 @@ pub struct Symbol<'d> {
     pub section: u32,
 }
 
+impl Symbol<'_> {
+    /// Whether it is that of a defined function, with a size.
+    pub fn is_sized_function(&self) -> bool {
+        matches!(self.kind, raw::STT_FUNC | raw::STT_GNU_IFUNC)
+            && self.section != 0
+            && self.size > 0
+    }
+}
+
 /// A relocation that the linker kept (`--emit-relocs`): it says how the bytes at `offset` came about.
 /// The linker may have relaxed the instruction since: the bytes are the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

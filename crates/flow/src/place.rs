@@ -111,35 +111,15 @@ impl Placer {
     /// If the edges that cannot carry a counter form a cycle, or an edge refers to a node outside
     /// the graph.
     pub fn place(&mut self, graph: &Graph) -> Result<&[u32], Uncountable> {
+        self.join_uncountable(graph)?;
         self.keys.clear();
         self.counted.clear();
-        self.parents.clear();
-        if u32::try_from(graph.edges.len()).is_err() {
-            return Err(Uncountable::TooManyEdges {
-                edges: graph.edges.len(),
-            });
-        }
-        self.parents.extend(0..graph.nodes);
-
         for (id, edge) in (0u32..).zip(&graph.edges) {
-            let &Edge { from, to, weight } = edge;
-            let node = from.max(to);
-            if node >= graph.nodes {
-                return Err(Uncountable::NoSuchNode {
-                    edge: id,
-                    node,
-                    nodes: graph.nodes,
-                });
-            }
-            match weight {
-                Some(_) if from == to => self.counted.push(id),
+            match edge.weight {
+                Some(_) if edge.from == edge.to => self.counted.push(id),
                 Some(weight) => self
                     .keys
                     .push(u64::from(!rank(weight)) << 32 | u64::from(id)),
-                None if from == to => return Err(Uncountable::SelfLoop { edge: id, node }),
-                None if !join(&mut self.parents, from, to) => {
-                    return Err(Uncountable::Cycle { edge: id, from, to });
-                }
                 None => {}
             }
         }
@@ -170,13 +150,21 @@ impl Placer {
     /// assert_eq!(Placer::default().count(&graph), Ok(2));
     /// ```
     pub fn count(&mut self, graph: &Graph) -> Result<usize, Uncountable> {
+        self.join_uncountable(graph)?;
+        let countable = graph.edges.iter().filter(|edge| edge.weight.is_some());
+        let closes = |edge: &&Edge| !join(&mut self.parents, edge.from, edge.to);
+        Ok(countable.filter(closes).count())
+    }
+
+    /// Begins a forest with the edges that cannot carry a counter.
+    fn join_uncountable(&mut self, graph: &Graph) -> Result<(), Uncountable> {
         self.parents.clear();
-        self.parents.extend(0..graph.nodes);
         if u32::try_from(graph.edges.len()).is_err() {
             return Err(Uncountable::TooManyEdges {
                 edges: graph.edges.len(),
             });
         }
+        self.parents.extend(0..graph.nodes);
         for (id, edge) in (0u32..).zip(&graph.edges) {
             let &Edge { from, to, weight } = edge;
             let node = from.max(to);
@@ -187,18 +175,17 @@ impl Placer {
                     nodes: graph.nodes,
                 });
             }
-            if weight.is_none() {
-                if from == to {
-                    return Err(Uncountable::SelfLoop { edge: id, node });
-                }
-                if !join(&mut self.parents, from, to) {
-                    return Err(Uncountable::Cycle { edge: id, from, to });
-                }
+            if weight.is_some() {
+                continue;
+            }
+            if from == to {
+                return Err(Uncountable::SelfLoop { edge: id, node });
+            }
+            if !join(&mut self.parents, from, to) {
+                return Err(Uncountable::Cycle { edge: id, from, to });
             }
         }
-        let countable = graph.edges.iter().filter(|edge| edge.weight.is_some());
-        let closes = |edge: &&Edge| !join(&mut self.parents, edge.from, edge.to);
-        Ok(countable.filter(closes).count())
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@
 //! [`super::functions`].
 
 use postlink_elf::elf::{Elf, Symbol, SymbolTable};
-use postlink_elf::raw::{Rela, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use postlink_elf::raw::{Rela, STT_NOTYPE};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::file::EM_AARCH64;
@@ -52,10 +52,10 @@ impl Bounds {
         // There are few such symbols, and functions without number.
         let values: FxHashSet<u64> = may_be.iter().map(|(_, s)| s.value).collect();
         let mut edges: FxHashSet<u64> = FxHashSet::default();
-        let is_sized = |s: &Symbol<'_>| {
-            matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0
+        let ends = |s: &Symbol<'_>| {
+            s.is_sized_function()
+                .then(|| [s.value, s.value.saturating_add(s.size)])
         };
-        let ends = |s: &Symbol<'_>| is_sized(s).then(|| [s.value, s.value.saturating_add(s.size)]);
         for ends in symbols.without_names(ends) {
             edges.extend(ends.iter().filter(|at| values.contains(at)));
         }

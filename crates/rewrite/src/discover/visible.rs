@@ -22,7 +22,6 @@
 //! have an indirect jump follow their blocks, see [`crate::cfg`].
 
 use postlink_elf::elf::{Elf, Symbol, SymbolTable};
-use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
 use postlink_isa::Isa;
 use rayon::prelude::*;
 
@@ -156,24 +155,19 @@ impl Visible {
     }
 }
 
-/// Whether a symbol is that of a function, with a size.
-fn is_sized_function(s: &Symbol<'_>) -> bool {
-    matches!(s.kind, STT_FUNC | STT_GNU_IFUNC) && s.section != 0 && s.size > 0
-}
-
 /// Whether pointers to functions lead to a table of jumps, whose functions have the name of that which they jump
 /// to, and that one has `.cfi` after its name.
 fn checks_calls(elf: &Elf<'_>) -> bool {
     const SUFFIX: &[u8] = b".cfi";
     let symbols = elf.symbols(SymbolTable::Static);
-    let mut functions = symbols.iter_where(is_sized_function);
+    let mut functions = symbols.iter_where(Symbol::is_sized_function);
     symbols.may_end_with(SUFFIX) && functions.any(|(_, s)| s.name.ends_with(SUFFIX))
 }
 
 /// Starts of functions that overlap others by what their symbols say.
 fn overlapping(elf: &Elf<'_>) -> Vec<u64> {
     let symbols = elf.symbols(SymbolTable::Static);
-    let place = |s: &Symbol<'_>| is_sized_function(s).then_some((s.value, s.size));
+    let place = |s: &Symbol<'_>| s.is_sized_function().then_some((s.value, s.size));
     let mut all: Vec<(u64, u64)> = symbols.without_names(place).collect();
     all.par_sort_unstable();
     let (mut found, mut first, mut reach) = (Vec::new(), 0, 0);
