@@ -10,3 +10,5 @@ mod real;
 mod run;
 #[path = "unwind/tables.rs"]
 mod tables;
+#[path = "common/mod.rs"]
+mod tools;

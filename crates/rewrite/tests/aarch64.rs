@@ -2,6 +2,8 @@
 //!
 //! The start-up routine is tested here too: in x86-64's own tests it runs in programs made by hand, here in real ones.
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -78,11 +80,11 @@ impl Case {
             command.args(["-L", SYSROOT]).arg(self.path(name));
             command
         };
-        command
-            .current_dir(self.directory.path())
-            .env("POSTLINK_PROFILE", profile)
-            .output()
-            .unwrap()
+        support::run(
+            command
+                .current_dir(self.directory.path())
+                .env("POSTLINK_PROFILE", profile),
+        )
     }
 
     fn instrument(&self, options: &InstrumentOptions) {

@@ -1,5 +1,7 @@
 //! Layouts that are judged by what outputs' address translation tables say, beside what those who made them know.
 
+mod support;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -68,8 +70,8 @@ fn told(with_tables: bool) -> Option<Told> {
     let options = InstrumentOptions::default();
     instrument(&elf, &options, &path("inst"), 0o755, &mut phases).unwrap();
     let mut counting = Command::new(path("inst"));
-    let run = counting.env("POSTLINK_PROFILE", path("run")).output();
-    assert!(run.unwrap().status.success());
+    let run = support::run(counting.env("POSTLINK_PROFILE", path("run")));
+    assert!(run.status.success());
     let profile = postlink_profile::open(&path("run")).unwrap();
     let profile = profile.read().unwrap();
     let options = OptimizeOptions {

@@ -1,5 +1,7 @@
 //! Profiles of an older build, by blocks: what of their counts arrives in the newer one.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -44,10 +46,8 @@ fn build(folder: &Path, name: &str, source: &str, compiler: &str, flags: &[&str]
     let options = InstrumentOptions::default();
     instrument(&elf, &options, &counting, 0o755, &mut Phases::default()).expect("it can be");
     let run = folder.join(format!("{name}.plraw"));
-    let done = Command::new(counting)
-        .env("POSTLINK_PROFILE", &run)
-        .output();
-    assert!(done.expect("it runs").status.success());
+    let done = support::run(Command::new(counting).env("POSTLINK_PROFILE", &run));
+    assert!(done.status.success());
     let counts = postlink_profile::open(&run).and_then(|profile| profile.read());
     let counts = counts.expect("it was counted");
     let blocks = export::yaml(&elf, &counts, name.as_bytes()).expect("its own profile");
@@ -84,7 +84,7 @@ fn arrives(new: &Built, profile: &BoltYaml) -> (Account, f64) {
     let report = optimize(&elf, profile, &options, &out, 0o755, &mut Phases::default());
     let report = report.expect("it fits");
     let [plain, moved] = [&new.path, &out].map(|path| {
-        let output = Command::new(path).output().expect("it runs");
+        let output = support::run(&mut Command::new(path));
         assert!(output.status.success());
         output.stdout
     });
@@ -332,4 +332,22 @@ fn pseudo_probes_in_profiles_are_those_that_llvm_bolt_22_writes() {
     for (block, probes) in &theirs {
         assert_eq!(Some(probes), ours.get(block), "{block:?}");
     }
+}
+
+#[test]
+fn a_program_that_is_open_for_writing_is_run_once_it_is_closed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("program");
+    fs::copy("/bin/true", &path).expect("the folder is ours");
+    let open = fs::OpenOptions::new().append(true).open(&path);
+    let open = open.expect("it was copied");
+    let busy = Command::new(&path).output().map_err(|error| error.kind());
+    assert_eq!(busy.err(), Some(std::io::ErrorKind::ExecutableFileBusy));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            drop(open);
+        });
+        assert!(support::run(&mut Command::new(&path)).status.success());
+    });
 }

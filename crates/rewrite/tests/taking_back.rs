@@ -1,6 +1,8 @@
 //! A function that is taken back from what was made leaves the same file as one that was never touched, or, where
 //! everything else keeps its place, one that differs in the places that it left empty.
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,8 +80,8 @@ impl Bench {
             .and_then(|mut job| job.write(OutputFile::new(&inst, 0o755), &mut phases))
             .expect("it can be instrumented");
         let mut run = Command::new(inst);
-        let run = run.env("POSTLINK_PROFILE", self.path("run")).output();
-        assert!(run.expect("it runs").status.success());
+        let run = support::run(run.env("POSTLINK_PROFILE", self.path("run")));
+        assert!(run.status.success());
         let opened = postlink_profile::open(&self.path("run")).expect("it has counted");
         opened.read().expect("it can be read")
     }

@@ -219,7 +219,7 @@ fn run(path: &Path, bytes: &[u8]) -> Output {
     std::fs::write(path, bytes).expect("a temporary file");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
         .expect("a temporary file");
-    Command::new(path).output().expect("it can be started")
+    crate::tools::run(&mut Command::new(path))
 }
 
 fn check(name: &str, dir: &Path, program: &Path, seeds: u64) {
