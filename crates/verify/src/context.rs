@@ -213,7 +213,7 @@ pub(crate) struct Context<'a> {
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
 /// Memory is protected in pages of so many bytes at least.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 impl<'a> Context<'a> {
     pub(crate) fn function(&self, id: FuncId) -> Option<&Moved> {

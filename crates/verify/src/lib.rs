@@ -710,7 +710,7 @@ fn prove<'a, A: Arch>(
     maps.give_back();
     cx.code.clone_from(&code);
     if cx.bare {
-        cx.slots = bare::slots::<A>(input, &starts);
+        cx.slots = bare::slots::<A>(&cx, &starts, &code);
     } else {
         cx.calculating = distances::calculating::<A>(&cx);
         cx.described = described::has_words::<A>(input);

@@ -32,10 +32,13 @@ impl<'d> Elf<'d> {
     /// Sections of kept relocations with the sections that they describe, in the file's order. None if they
     /// are [not to be looked at](Elf::without_kept_relocs).
     pub fn kept_sections(&self) -> impl Iterator<Item = (&Section<'d>, &Section<'d>)> {
-        let about = |s: &Section<'d>| {
-            let target = s.kept_relocs_target(&self.sections)?;
-            self.sections.get(target).filter(|_| !self.ignores_kept)
-        };
+        let sections = self.sections_of_relocations();
+        sections.filter(|_| !self.ignores_kept)
+    }
+
+    /// The same, also if they are to be ignored: for what makes more functions stay.
+    pub fn sections_of_relocations(&self) -> impl Iterator<Item = (&Section<'d>, &Section<'d>)> {
+        let about = |s: &Section<'d>| self.sections.get(s.kept_relocs_target(&self.sections)?);
         self.sections
             .iter()
             .filter_map(move |s| Some((s, about(s)?)))

@@ -75,14 +75,16 @@ struct Known<'i> {
     blocks: &'i [(u32, u32)],
     /// By piece: what calls need not keep there.
     kept_at_calls: SmallVec<[RegSet; 2]>,
+    /// What unwind rows need anywhere.
+    kept_for_rows: RegSet,
 }
 
 impl<'i> Known<'i> {
-    /// `code`: what the graph was built with. `effects` and `blocks` are space for them.
+    /// `code`: what the graph was built with, and what unwind rows need. `effects` and `blocks` are space for them.
     fn new<I: Isa>(
         program: &Program<'_>,
         cfg: &Cfg,
-        code: &'i cfg::Scratch,
+        (code, kept_for_rows): (&'i cfg::Scratch, RegSet),
         (effects, blocks): (&'i mut Vec<Effects>, &'i mut Vec<(u32, u32)>),
     ) -> Self {
         let (insns, pieces) = code.instructions();
@@ -120,6 +122,7 @@ impl<'i> Known<'i> {
             effects,
             blocks,
             kept_at_calls: kept,
+            kept_for_rows,
         }
     }
 
@@ -129,9 +132,10 @@ impl<'i> Known<'i> {
         self.insns[range.clone()].iter().zip(&self.effects[range])
     }
 
-    /// [`kept_at_calls`] where a block begins.
-    fn kept_at_calls(&self, block: &Block) -> RegSet {
-        self.kept_at_calls[usize::from(block.piece)]
+    /// What is to be kept anywhere in a block, although no instruction reads it.
+    fn kept(&self, block: &Block) -> RegSet {
+        let at_calls = self.kept_at_calls[usize::from(block.piece)];
+        at_calls.or(self.kept_for_rows)
     }
 }
 
@@ -196,11 +200,11 @@ impl Placement {
             })
     }
 
-    /// Turns counters into code to be put in. `code`: what the graph was built with.
+    /// Turns counters into code to be put in. `code`: what the graph was built with. `kept`: what unwind rows need.
     pub fn probes<I: Isa>(
         &self,
         program: &Program<'_>,
-        (cfg, code): (&Cfg, &cfg::Scratch),
+        (cfg, code, kept): (&Cfg, &cfg::Scratch, RegSet),
         mode: CounterMode,
         scratch: &mut Scratch,
     ) -> Probes {
@@ -221,7 +225,7 @@ impl Placement {
             into[*s as usize] += 1;
         }
         probes.nodes.reserve(self.counted.len());
-        let known = Known::new::<I>(program, cfg, code, (effects, ranges));
+        let known = Known::new::<I>(program, cfg, (code, kept), (effects, ranges));
         let spare = spare_of::<I>(program, cfg, &known);
         let live = Liveness::new::<I>(program, cfg, &known, live_scratch);
         let how = (mode, spare, &live, &known);
@@ -248,7 +252,7 @@ impl Placement {
                                     .nodes
                                     .insert(*s, node_counter::<I>(program, cfg, *s, counter, how));
                             } else {
-                                let kept = known.kept_at_calls(t);
+                                let kept = known.kept(t);
                                 let live = live.at_entry(*s).or(kept).minus(spare);
                                 probes.edges.insert((b, w), EdgeCounter { counter, live });
                             }
@@ -344,7 +348,7 @@ fn node_counter<I: Isa>(
     }
     let cost = |live| I::counter_len(mode, live);
     let behind = || live.behind(cfg, b);
-    let kept = known.kept_at_calls(block);
+    let kept = known.kept(block);
     cheapest_of::<I>(
         program,
         cfg,
@@ -355,13 +359,13 @@ fn node_counter<I: Isa>(
     )
 }
 
-/// The same for any counter: `cost` is its length, by what must survive.
+/// The same for any counter: `cost` is its length, by what must survive. `kept`: what unwind rows need.
 pub(crate) fn cheapest<I: Isa>(
     program: &Program<'_>,
     cfg: &Cfg,
     b: BlockId,
     counter: u32,
-    spare: RegSet,
+    (spare, kept): (RegSet, RegSet),
     cost: &dyn Fn(RegSet) -> usize,
 ) -> NodeCounter {
     let block = &cfg.blocks[b as usize];
@@ -373,7 +377,7 @@ pub(crate) fn cheapest<I: Isa>(
         look::<I>(program, block, &mut places, i, effects)
     });
     let behind = || live_out::<I>(program, cfg, b, 3);
-    let kept = kept_at_calls::<I>(program, block.start);
+    let kept = kept.or(kept_at_calls::<I>(program, block.start));
     cheapest_of::<I>(
         program,
         cfg,

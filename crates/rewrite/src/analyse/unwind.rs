@@ -4,6 +4,8 @@ use postlink_elf::unwind::eh_frame::{Cie, Fde};
 use postlink_elf::unwind::lsda::{Lsda, PadBase};
 use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
 
+use postlink_isa::{Isa, RegSet};
+
 use crate::discover::{Piece, Program, lsda_of};
 use crate::pin::Pin;
 
@@ -134,6 +136,20 @@ impl<'d> FunctionUnwind<'d> {
         self.pieces.iter().map(of).collect()
     }
 
+    /// General registers by which some row finds something, but for the stack pointer. Inserted code must not change
+    /// them, also where no instruction reads them any more: up to the end of `pop %rbp` the frame is found by `rbp`.
+    pub fn reads<I: Isa>(&self, program: &Program<'d>) -> Result<RegSet, Pin> {
+        let read;
+        let pieces = if self.rows.is_empty() {
+            read = self.all_rows(program)?;
+            &read
+        } else {
+            &self.rows
+        };
+        let rows = pieces.iter().flat_map(|(_, rows)| rows);
+        Ok(rows.fold(RegSet::EMPTY, |set, (_, row)| set.or(row_reads::<I>(row))))
+    }
+
     /// Whether the function's frame is described in the same way at two addresses, each with its piece.
     pub fn is_alike(&self, program: &Program<'_>, a: (u64, u16), b: (u64, u16)) -> bool {
         let rows = (self.row(program, a), self.row(program, b));
@@ -181,6 +197,31 @@ fn check_rows(cie: &Cie<'_>, fde: &Fde<'_>) -> Result<(), Pin> {
         return Err(Pin::UnwindTable);
     }
     Ok(())
+}
+
+/// See [`FunctionUnwind::reads`].
+fn row_reads<I: Isa>(row: &Row<'_>) -> RegSet {
+    const DW_OP_BREG0: u8 = 0x70;
+    let register = |number: u16| {
+        let is_it = |r: &u8| I::unwind_register(*r) == number && *r != I::STACK;
+        let register = (0..32).find(is_it);
+        register.map_or(RegSet::EMPTY, |r| RegSet(1 << r))
+    };
+    // Any byte that could be the operation counts.
+    let expression = |bytes: &[u8]| {
+        let bases = bytes.iter().filter_map(|b| b.checked_sub(DW_OP_BREG0));
+        let bases = bases.filter(|base| *base < 32);
+        bases.fold(RegSet::EMPTY, |set, base| set.or(register(base.into())))
+    };
+    let cfa = match row.cfa {
+        CfaRule::Offset { register: base, .. } => register(base),
+        CfaRule::Expression(bytes) => expression(bytes),
+    };
+    row.registers.iter().fold(cfa, |set, (_, rule)| match rule {
+        RegRule::Register(other) => set.or(register(*other)),
+        RegRule::Expression(bytes) | RegRule::ValExpression(bytes) => set.or(expression(bytes)),
+        _ => set,
+    })
 }
 
 /// Whether a row has an expression that may read the program counter (x86-64: DWARF register 16), as those of

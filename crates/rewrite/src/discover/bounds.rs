@@ -4,7 +4,7 @@
 //! end of a range of functions, and look pointers and program counters up in it. Such a symbol has no type. It is
 //! told from an assembler's label, and from a function of one, by what is there: it is where a function with a
 //! type begins or ends, or where a section does. Only symbols whose address is formed count, by a
-//! relocation that the linker kept; those that are branched to do not.
+//! relocation that the linker kept (also where relocations are not to be used); those that are branched to do not.
 //!
 //! | what is found | what follows |
 //! |---|---|
@@ -63,7 +63,7 @@ impl Bounds {
         let candidates = may_be.iter().filter(|(_, s)| edges.contains(&s.value));
         let candidates: FxHashMap<usize, &Symbol<'_>> = candidates.map(|(i, s)| (*i, s)).collect();
         let mut formed: Vec<&Symbol<'_>> = Vec::new();
-        for (s, about) in elf.kept_sections() {
+        for (s, about) in elf.sections_of_relocations() {
             if candidates.is_empty() || about.name == ".eh_frame" || !about.is_alloc() {
                 continue;
             }

@@ -884,9 +884,11 @@ fn make<'d, I: Isa>(
     scratch: &mut Scratch,
 ) -> Result<Ready, Pin> {
     let Scratch { cfg, counters, .. } = scratch;
+    let kept = a.unwind.as_ref().map(|unwind| unwind.reads::<I>(program));
+    let kept = kept.transpose()?.unwrap_or_default();
     let mut probes = a
         .placement
-        .probes::<I>(program, (&a.cfg, cfg), mode, counters);
+        .probes::<I>(program, (&a.cfg, cfg, kept), mode, counters);
     if mode == CounterMode::PerThread {
         probes.fork_checks.clone_from(&a.cfg.forks);
         // No control comes from outside where there is no entry.

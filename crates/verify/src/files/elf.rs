@@ -122,6 +122,10 @@ impl Symbol<'_> {
     pub(crate) fn is_function(&self) -> bool {
         matches!(self.kind(), 2 | 10)
     }
+    /// STT_NOTYPE, and not STB_LOCAL.
+    pub(crate) fn is_visible_label(&self) -> bool {
+        self.kind() == 0 && self.info >> 4 != 0
+    }
 }
 
 /// Size of a symbol table entry.

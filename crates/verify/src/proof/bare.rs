@@ -21,10 +21,14 @@
 
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::{Arch, Flow};
-use crate::context::{Context, Findings, FuncId};
+use crate::context::{Context, Findings, FuncId, PAGE};
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Basis, Claim, OwnTable, Range};
-use crate::files::elf::{ET_EXEC, Elf, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_NOBITS};
+use crate::files::elf::{
+    ET_EXEC, Elf, PT_GNU_RELRO, PT_LOAD, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB,
+    Section, Segment, Symbol,
+};
+use crate::files::unwind::Table;
 use crate::proof::image;
 use crate::proof::visible::Extents;
 use crate::report::{Check, Failure};
@@ -59,17 +63,76 @@ pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &m
     }
 }
 
+/// Code that function symbols and unwind entries name: disjoint ranges, ascending.
+pub(crate) struct Named(Vec<Range>);
+
+impl Named {
+    pub(crate) fn new(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range]) -> Self {
+        // A label of no type is a function if it has a size, and is not the file's alone.
+        let names = |s: &Symbol<'_>| {
+            let sized_label = s.is_visible_label() && s.size > 0;
+            s.section != 0 && (s.is_function() || sized_label)
+        };
+        let symbols = [SHT_SYMTAB, SHT_DYNSYM].map(|table| input.nameless_symbols(table));
+        let symbols = symbols.into_iter().flatten().filter(names);
+        let symbols = symbols.map(|s| (s.value, s.value.saturating_add(s.size)));
+        let unwound = unwind.fdes.iter().map(|fde| (fde.start, fde.end));
+        let unwound = unwound.filter(|(start, end)| start < end);
+        let mut all: Vec<(u64, u64)> = symbols.chain(unwound).collect();
+        all.sort_unstable();
+        let mut ranges: Vec<Range> = Vec::with_capacity(all.len());
+        let mut all = all.into_iter().peekable();
+        while let Some((start, mut end)) = all.next() {
+            while let Some(next) = all.next_if(|next| next.0 == start) {
+                end = end.max(next.1);
+            }
+            if let Some(last) = ranges.last_mut().filter(|last| start < last.end) {
+                last.end = last.end.max(end);
+                continue;
+            }
+            if end <= start {
+                // Without a size it goes on up to what is named next, or to the end of its section.
+                let section = code.iter().find(|section| section.contains(start));
+                let limit = section.map_or(start, |section| section.end);
+                end = all.peek().map_or(limit, |next| next.0.min(limit));
+            }
+            ranges.push(Range { start, end });
+        }
+        Named(ranges)
+    }
+
+    /// Whether an address is in what is named, and not where that begins.
+    fn is_inside(&self, addr: u64) -> bool {
+        let next = self.0.partition_point(|r| r.start < addr);
+        let before = next.checked_sub(1).and_then(|i| self.0.get(i));
+        before.is_some_and(|r| addr < r.end)
+    }
+}
+
 /// Slots that hold functions once the loader is done with them: places of imports, and, where nothing writes
-/// afterwards, of pointers to where a function begins.
-pub(crate) fn slots<A: Arch>(input: &Elf<'_>, begins: &[u64]) -> FxHashSet<u64> {
-    let constant = |at: u64| {
-        let holds = |s: &crate::files::elf::Segment| s.addr <= at && at < s.end();
-        input
-            .segments
-            .iter()
-            .any(|s| (s.kind == PT_GNU_RELRO || s.kind == PT_LOAD && !s.is_writable()) && holds(s))
+/// afterwards, of pointers to where a function begins, or to code that nothing names. That is in no function
+/// which can move, and compilers address there what has neither a symbol nor an unwind entry, not what is inside of
+/// it.
+pub(crate) fn slots<A: Arch>(cx: &Context<'_>, begins: &[u64], code: &[Range]) -> FxHashSet<u64> {
+    let input = cx.input;
+    let named = Named::new(input, &cx.old_unwind, code);
+    let lasts = |s: &Segment| match s.kind {
+        // Of what is protected the last page is not, if that ends within it.
+        PT_GNU_RELRO => Some(s.addr..s.end() & !(PAGE - 1)),
+        PT_LOAD if !s.is_writable() => Some(s.addr..s.end()),
+        _ => None,
     };
-    let is_function = |addr: u64| begins.binary_search(&addr).is_ok();
+    let lasting: Vec<_> = input.segments.iter().filter_map(lasts).collect();
+    let constant = |at: u64| {
+        let end = at.saturating_add(8);
+        lasting.iter().any(|r| r.start <= at && end <= r.end)
+    };
+    let moved = |addr: u64| cx.old.owner(InputAddr::new(addr)).is_some();
+    let in_code = |addr: u64| code.iter().any(|section| section.contains(addr));
+    let is_function = |addr: u64| {
+        begins.binary_search(&addr).is_ok()
+            || in_code(addr) && !named.is_inside(addr) && !moved(addr)
+    };
     let mut slots = FxHashSet::default();
     for table in image::rela_tables(input) {
         let bytes = input.bytes(table.start, table.len()).unwrap_or(b"");
@@ -92,6 +155,17 @@ pub(crate) fn slots<A: Arch>(input: &Elf<'_>, begins: &[u64]) -> FxHashSet<u64> 
         let words = image::relr_places(input.bytes(at, size).unwrap_or(b""));
         let points = |place: &u64| input.u64_at(*place).is_some_and(is_function);
         slots.extend(words.into_iter().filter(|w| constant(*w)).filter(points));
+    }
+    // At a fixed address the linker writes what the loader would.
+    let is_got = |s: &&Section<'_>| [&b".got"[..], b".got.plt"].contains(&s.name);
+    for s in input.sections.iter().filter(is_got).filter(|_| cx.fixed()) {
+        let words = input.section_data(s).chunks_exact(8);
+        let words = (s.addr..).step_by(8).zip(words);
+        let points = words.filter(|(place, word)| {
+            let holds = u64_in(word, 0).is_some_and(is_function);
+            holds && constant(*place) && cx.loaded.binary_search(place).is_err()
+        });
+        slots.extend(points.map(|(place, _)| place));
     }
     slots
 }

@@ -113,15 +113,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     areas.into_iter().any(|r| r.contains(at))
                 };
                 (f.at, f.len) == (g.at, g.len)
-                    && A::equal_around(a, b, &f)
+                    && (A::equal_around(a, b, &f) || self.numbers(a, b, Some(f)).is_some())
                     && !(g.kind == FieldKind::Accesses && counter(g.target))
             }
             (None, None) => {
-                a == b || A::equal_but_offset(a, b) || {
-                    let absolute = || (A::absolute_field(a), A::absolute_field(b));
-                    self.cx.fixed()
-                        && matches!(absolute(), (Some(f), Some(_)) if A::equal_around(a, b, &f))
-                }
+                a == b || A::equal_but_offset(a, b) || self.numbers(a, b, None).is_some()
             }
             _ => false,
         }
@@ -310,12 +306,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             if covers && expected == Some(row) {
                 let reads = self.s.interner.reads::<A>(before);
-                if reads & moment.changed & !(1 << A::STACK) != 0 {
-                    let what =
-                        "a register by which the unwind row finds something holds something else";
-                    let mut failure = Failure::new(Check::Unwind, what).at(p, q);
-                    failure.new_value = self.s.interner.describe(row);
-                    return fail(failure);
+                let lost = reads & moment.changed & !(1 << A::STACK);
+                if lost != 0 {
+                    let what = format!(
+                        "register {}, by which the unwind row finds something, holds something else",
+                        lost.trailing_zeros()
+                    );
+                    return fail(Failure::new(Check::Unwind, what).at(p, q));
                 }
                 if down != 0 && row != 0 {
                     self.out.moved_stack_rows += 1;

@@ -53,7 +53,7 @@ mod tables;
 mod values;
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
-use crate::arch::{Arch, Dispatch, FieldKind, Flow, Insn, Operand};
+use crate::arch::{Arch, Dispatch, Field, FieldKind, Flow, Insn, Operand};
 use crate::consulted::Consulted;
 use crate::context::{Context, FuncId};
 use crate::files::bytes::same_insn;
@@ -1078,22 +1078,20 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             (Some(a), Some(b)) if (a.at, a.len, a.kind) == (b.at, b.len, b.kind) => Some((a, b)),
             _ => return different("the instruction changed"),
         };
-        let field = match field {
-            None if old_bytes != new_bytes && self.cx.fixed() => {
-                match (A::absolute_field(old_bytes), A::absolute_field(new_bytes)) {
-                    (Some(a), Some(b)) if (a.at, a.len) == (b.at, b.len) => Some((a, b)),
-                    _ => return different("the instruction changed"),
-                }
+        if field.is_none() && old_bytes != new_bytes && !self.cx.fixed() {
+            return different("the instruction changed");
+        }
+        // An address as a number; an instruction may have both: `movq $function, pointer(%rip)`.
+        let around = field.is_some_and(|(a, _)| A::equal_around(old_bytes, new_bytes, &a));
+        let number = if around || old_bytes == new_bytes {
+            None
+        } else {
+            match self.numbers(old_bytes, new_bytes, field.map(|f| f.0)) {
+                None => return different("the instruction changed"),
+                numbers => numbers,
             }
-            None if old_bytes != new_bytes && old.field.is_none() => {
-                return different("the instruction changed");
-            }
-            field => field,
         };
-        if let Some((a, b)) = field {
-            if !A::equal_around(old_bytes, new_bytes, &a) {
-                return different("the instruction changed");
-            }
+        for (a, b) in field.into_iter().chain(number) {
             if a.kind == FieldKind::Page {
                 self.relate_page(p, &a, q, &b, pending)?;
             } else {
@@ -1111,6 +1109,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return different("the code takes its own address by a call");
         }
         self.behind(p, old, q, new, pending)
+    }
+
+    /// The numbers of two instructions that may be addresses, if nothing else differs but what is in `field`.
+    pub(super) fn numbers(
+        &self,
+        old: &[u8],
+        new: &[u8],
+        field: Option<Field>,
+    ) -> Option<(Field, Field)> {
+        if !self.cx.fixed() {
+            return None;
+        }
+        let (a, b) = (A::absolute_field(old)?, A::absolute_field(new)?);
+        let within = |f: &Field, i: usize| (f.at..f.at + f.len).contains(&(i as u8));
+        let may_differ = |i| within(&a, i) || field.as_ref().is_some_and(|f| within(f, i));
+        let mut bytes = old.iter().zip(new).enumerate();
+        let alike = (a.at, a.len, old.len()) == (b.at, b.len, new.len())
+            && bytes.all(|(i, (old, new))| old == new || may_differ(i));
+        alike.then_some((a, b))
     }
 
     /// What is after two instructions that do the same: the pair, if control can come there.
@@ -1182,6 +1199,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(false);
         };
         let old_bytes = self.old_bytes(at).unwrap_or(b"");
+        let counts = |target: u64| {
+            let areas = self.cx.counts.iter().flat_map(|c| &c.areas);
+            areas.into_iter().any(|area| area.contains(target))
+        };
         let mut here = q;
         for _ in 0..16 {
             let Some((bytes, _)) = self.new_bytes(here) else {
@@ -1193,6 +1214,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             match new.flow {
                 Flow::Nothing => here += u64::from(new.len),
                 Flow::Jump(target) => here = OutputAddr::new(target),
+                // A counter, which no part of the old code has.
+                Flow::Next
+                    if new.field.is_some_and(|f| counts(f.target))
+                        || A::own_counter(bytes).is_some()
+                            && A::own_counter(old_bytes).is_none() =>
+                {
+                    here += u64::from(new.len);
+                }
+                Flow::Next if old.field.is_some() != new.field.is_some() => return Ok(false),
                 _ if old.field.is_none() && new.field.is_none() => {
                     return Ok(same_insn(bytes, old_bytes, usize::from(old.len)));
                 }

@@ -320,6 +320,8 @@ fn make<'d, I: Covers>(
         ..Probes::default()
     };
     let spare = spare::<I>(program, &a.cfg);
+    let kept = a.unwind.as_ref().map(|unwind| unwind.reads::<I>(program));
+    let kept = kept.transpose()?.unwrap_or_default();
     // Where a store takes no register, one place is as good as another.
     let choosy =
         !mode.calls() && I::covered_len(RegSet::EMPTY, near) != I::covered_len(RegSet::ALL, near);
@@ -328,11 +330,12 @@ fn make<'d, I: Covers>(
             return Err(Pin::NoPlaceToCount);
         }
         let node = if choosy {
-            cheapest::<I>(program, &a.cfg, b, counter, spare, &|live| {
+            cheapest::<I>(program, &a.cfg, b, counter, (spare, kept), &|live| {
                 I::covered_len(live, near)
             })
         } else {
             let (at, live) = first_place::<I>(program, &a.cfg, b, mode);
+            let live = live.or(kept);
             NodeCounter { counter, at, live }
         };
         probes.nodes.insert(b, node);
