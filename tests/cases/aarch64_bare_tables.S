@@ -1,6 +1,7 @@
 //# about: AArch64 without kept relocations: a table of bytes that is longer than what is read of it, whose further entries lead to places where no jump may be; one whose target is read as data, which keeps it
 //# kinds: aarch64-gcc-pie aarch64-gcc-nopie
 //# in old code: longer reads
+//# refused: reads
 //# stdout: 36 1480
     .text
     .p2align 4

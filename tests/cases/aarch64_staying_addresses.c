@@ -3,6 +3,7 @@
 //# count target: 500
 //# not aarch64-clang-nopie: a function whose address the code that stays forms is put back there by the checker
 //# moved: target taken
+//# refused: target
 //# stdout: 124750 1
 #include <stdio.h>
 

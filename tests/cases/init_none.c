@@ -2,6 +2,7 @@
 //# kinds: so
 //# flags: -nostartfiles
 //# driver: dlopen
+//# refused: array
 //# count case_main: 2
 #include <stdio.h>
 

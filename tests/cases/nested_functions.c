@@ -1,5 +1,6 @@
 //# about: gcc's nested functions: trampolines on an executable stack, and jumps out of them into the parent
 //# not clang: it has no nested functions
+//# refused: parent
 //# build O0: -O0
 //# stdout: 4950 7 50
 #include <stdio.h>

@@ -18,6 +18,7 @@
 //! | `instrument: …`, `optimize: …` | options added to those commands |
 //! | `moved: NAME…` | functions that must have moved, and be proved |
 //! | `pinned: NAME…` | functions that must have stayed |
+//! | `refused: NAME…` | functions that the rewriter may move and the checker refuse, in some state: no others may be |
 //! | `count NAME: N` | how often the profile must say that the function was entered |
 //! | `profile: empty` | the workload ends before it has counted anything: no profile is asked for |
 //! | `needs: TOOL…` | programs that must be on the machine |
@@ -74,6 +75,7 @@ pub struct Case {
     pub optimize: Vec<String>,
     pub moved: Vec<String>,
     pub pinned: Vec<String>,
+    pub refused: Vec<String>,
     pub counts: Vec<(String, u64)>,
     pub profile_expected: bool,
     pub needs: Vec<String>,
@@ -120,6 +122,7 @@ impl Case {
             optimize: vec![],
             moved: vec![],
             pinned: vec![],
+            refused: vec![],
             counts: vec![],
             profile_expected: true,
             needs: vec![],
@@ -179,6 +182,7 @@ impl Case {
                 ("optimize", "") => case.optimize = words(),
                 ("moved", "") => case.moved.extend(words()),
                 ("pinned", "") => case.pinned.extend(words()),
+                ("refused", "") => case.refused.extend(words()),
                 ("count", name) if !name.is_empty() => {
                     let count = value.parse::<u64>().map_err(|e| wrong(&e.to_string()))?;
                     case.counts.push((name.to_owned(), count));

@@ -141,7 +141,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path, turn: Turn) -> 
     let (input, profile) = (built.subject.as_os_str(), dir.join("run.plraw"));
     let mut command = postlink("instrument", &[input, "-o".as_ref(), subject.as_os_str()]);
     command.args(&case.instrument);
-    run::tool(command, dir, "instrument")?;
+    rewritten(case, command, dir, "instrument")?;
     let program = instrumented.join(built.program.file_name().unwrap_or_default());
     let seen = execute(
         case,
@@ -206,7 +206,7 @@ pub fn check(case: &Case, kind: Kind, built: &Built, dir: &Path, turn: Turn) -> 
         if case.debug {
             command.arg("--json");
         }
-        let said = run::tool(command, dir, state)?;
+        let said = rewritten(case, command, dir, state)?;
         if case.debug {
             check_debug(&said).map_err(|e| format!("{state}: {e}"))?;
         }
@@ -248,7 +248,7 @@ fn without_relocations(
     let subject = place(built, &folder)?;
     let mut command = postlink("instrument", &[input, "-o".as_ref(), subject.as_os_str()]);
     command.args(none).args(&case.instrument);
-    match run::tool(command, dir, "without.instrument") {
+    match rewritten(case, command, dir, "without.instrument") {
         // Nothing that says where functions are.
         Err(error) if error.contains("the file has neither unwind entries") => return Ok(()),
         log => log?,
@@ -308,7 +308,7 @@ fn without_relocations(
         command.args(all_move.then_some("--move-all"));
         let certificate = folder.join("certificate.json");
         command.arg("--certificate").arg(&certificate);
-        run::tool(command, dir, state)?;
+        rewritten(case, command, dir, state)?;
         let seen = execute(
             case,
             kind,
@@ -328,6 +328,26 @@ fn without_relocations(
         }
     }
     Ok(())
+}
+
+/// Runs a command that writes a program. What the checker refuses is a disagreement between it and the rewriter, and an
+/// error but for what the case names.
+fn rewritten(case: &Case, command: Command, dir: &Path, name: &str) -> Result<Vec<u8>, String> {
+    let said = run::tool(command, dir, name)?;
+    let stderr = fs::read(dir.join(format!("{name}.stderr"))).unwrap_or_default();
+    let stderr = run::text(&stderr);
+    // Words of data may by chance be like entries of a jump table of a function whose body is to be used again.
+    let by_chance = stderr.contains("is still entered, but other code is there now");
+    let proved = "could not be proved and stay";
+    let lists = stderr.lines().filter(|line| line.contains(proved));
+    let names = lists.filter_map(|line| line.split_once(": ")?.1.split_once(": "));
+    let mut names = names.flat_map(|(_, names)| names.split(", "));
+    match names.find(|name| !case.refused.iter().any(|refused| refused == name)) {
+        Some(function) if stderr.contains("please report this") && !by_chance => Err(format!(
+            "{name}: the checker has refused {function}\n{stderr}"
+        )),
+        _ => Ok(said),
+    }
 }
 
 /// `verify` proves from the two files alone what `optimize` proved of what it wrote. It is the same checker, and a
@@ -433,7 +453,7 @@ fn stress(
         command.arg("--poison");
     }
     command.args(&case.optimize);
-    run::tool(command, dir, "stressed")?;
+    rewritten(case, command, dir, "stressed")?;
     let program = folder.join(built.program.file_name().unwrap_or_default());
     let seen = execute(case, kind, &program, dir, "stressed.run", None)?;
     same(&format!("stressed with seed {seed}"), &seen, plain)
@@ -466,7 +486,7 @@ fn count(
             false => command.args(&case.instrument),
             true => &mut command,
         };
-        run::tool(command, dir, mode)?;
+        rewritten(case, command, dir, mode)?;
         let program = folder.join(built.program.file_name().unwrap_or_default());
         let profile = dir.join(format!("{mode}.counts"));
         let counts = (!options.contains(&"--mode")).then_some(profile.as_path());
