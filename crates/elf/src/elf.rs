@@ -446,6 +446,7 @@ impl<'d> Elf<'d> {
         }
     }
     /// The loadable segment whose memory covers an address.
+    #[inline]
     pub fn load_at(&self, addr: u64) -> Option<&Segment> {
         let before = self.loads.partition_point(|segment| segment.addr <= addr);
         let p = self.loads.get(before.checked_sub(1)?)?;
@@ -461,6 +462,7 @@ impl<'d> Elf<'d> {
         (addr - p.addr < p.file_size).then(|| p.offset + (addr - p.addr))
     }
     /// `len` bytes at a link-time address, if all of them are in the file and in one segment.
+    #[inline]
     pub fn bytes_at(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
         let p = self.load_at(addr)?;
         let from = addr - p.addr;
@@ -468,6 +470,7 @@ impl<'d> Elf<'d> {
         in_file.then(|| range(self.data, p.offset + from, len))
     }
     /// Little-endian word at an address.
+    #[inline]
     pub fn u64_at(&self, addr: u64) -> Option<u64> {
         Some(u64::from_le_bytes(self.bytes_at(addr, 8)?.try_into().ok()?))
     }

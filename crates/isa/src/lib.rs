@@ -153,11 +153,13 @@ pub struct Insn {
 
 impl Insn {
     /// Address of the next instruction (0 after one that ends at the top of the address space).
+    #[inline]
     pub fn end(&self) -> u64 {
         self.addr.wrapping_add(u64::from(self.len))
     }
 
     /// The word that an indirect call or jump takes its target from, if the instruction says which.
+    #[inline]
     pub fn slot(&self) -> Option<u64> {
         match self.flow {
             Flow::IndirectCall | Flow::IndirectJump => self.field.map(|f| f.target),

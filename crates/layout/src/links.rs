@@ -9,7 +9,7 @@
 //! store. A pair that was united with another stays in the neighbour list of the third chain,
 //! marked dead, until that list is walked the next time.
 
-use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// The end of a list.
 const END: u32 = u32::MAX;
@@ -36,13 +36,16 @@ struct Pair {
     arcs: List,
 }
 
+/// The pairs of a chain: most have few.
+pub(crate) type Neighbours = SmallVec<[u32; 4]>;
+
 /// The neighbourhood of chains.
 #[derive(Debug)]
 pub(crate) struct Links {
     next: Vec<u32>,
     pairs: Vec<Pair>,
     /// The pairs of each chain, dead ones included.
-    neighbours: Vec<Vec<u32>>,
+    neighbours: Vec<Neighbours>,
     /// The arcs inside each chain.
     inner: Vec<List>,
     /// Scratch for `merge`: the pair of each chain with the one that grows, or `END`.
@@ -56,29 +59,42 @@ impl Links {
         let mut links = Self {
             next: vec![END; arcs.len()],
             pairs: Vec::new(),
-            neighbours: vec![Vec::new(); chains],
+            neighbours: vec![Neighbours::new(); chains],
             inner: vec![List::EMPTY; chains],
             pair_of: vec![END; chains],
         };
-        let mut pairs: FxHashMap<(u32, u32), u32> = FxHashMap::default();
         for (arc, (a, b)) in (0u32..).zip(arcs) {
             if a == b {
                 push(&mut links.inner[a as usize], &mut links.next, arc);
                 continue;
             }
-            let pair = *pairs.entry((a.min(b), a.max(b))).or_insert_with(|| {
-                let pair = links.pairs.len() as u32;
-                links.pairs.push(Pair {
-                    chains: [a, b],
-                    arcs: List::EMPTY,
-                });
-                links.neighbours[a as usize].push(pair);
-                links.neighbours[b as usize].push(pair);
-                pair
-            });
+            let pair = links.pair(a, b);
             push(&mut links.pairs[pair as usize].arcs, &mut links.next, arc);
         }
         links
+    }
+
+    /// The pair of two chains, which is made if there is none. It is looked for among those of the
+    /// chain that has fewer: where one has many, the other hardly has as well.
+    fn pair(&mut self, a: u32, b: u32) -> u32 {
+        let [of_a, of_b] = [a, b].map(|chain| &self.neighbours[chain as usize]);
+        let (few, chain, wanted) = if of_a.len() <= of_b.len() {
+            (of_a, a, b)
+        } else {
+            (of_b, b, a)
+        };
+        let mut known = few.iter().copied();
+        if let Some(pair) = known.find(|&pair| self.other(pair, chain) == wanted) {
+            return pair;
+        }
+        let pair = self.pairs.len() as u32;
+        self.pairs.push(Pair {
+            chains: [a, b],
+            arcs: List::EMPTY,
+        });
+        self.neighbours[a as usize].push(pair);
+        self.neighbours[b as usize].push(pair);
+        pair
     }
 
     /// The number of pairs that there were at first; no pair has a higher number.
@@ -103,14 +119,14 @@ impl Links {
 
     /// The living pairs of a chain, in a list that the caller gives back with
     /// [`Self::put_neighbours`].
-    pub(crate) fn take_neighbours(&mut self, chain: u32) -> Vec<u32> {
+    pub(crate) fn take_neighbours(&mut self, chain: u32) -> Neighbours {
         let mut list = std::mem::take(&mut self.neighbours[chain as usize]);
-        list.retain(|&pair| self.is_alive(pair));
+        list.retain(|pair| self.is_alive(*pair));
         list
     }
 
     /// See [`Self::take_neighbours`].
-    pub(crate) fn put_neighbours(&mut self, chain: u32, list: Vec<u32>) {
+    pub(crate) fn put_neighbours(&mut self, chain: u32, list: Neighbours) {
         self.neighbours[chain as usize] = list;
     }
 

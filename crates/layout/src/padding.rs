@@ -108,7 +108,7 @@ impl LineCost {
         if rates.len() <= ROOM {
             return None;
         }
-        // Many lines are fetched equally often. Sums go over all of them, in their order.
+        // Many lines are fetched equally often. Sums go over all of them, in their order, where it matters.
         let of_lines = rates.clone();
         rates.sort_unstable();
         rates.dedup();
@@ -116,6 +116,8 @@ impl LineCost {
             .iter()
             .map(|n| rates.partition_point(|rate| rate < n))
             .collect();
+        let mut lines_of = vec![0.0; rates.len()];
+        places.iter().for_each(|place| lines_of[*place] += 1.0);
         let rates: Vec<f64> = rates.into_iter().map(|n| n as f64).collect();
         let mut away = vec![0.0; rates.len()];
         let of_half = |time: f64, (rates, away): (&[f64], &mut [f64])| {
@@ -129,9 +131,17 @@ impl LineCost {
             let (a, b) = (rates.split_at(half), away.split_at_mut(half));
             postlink_parallel::join(|| of_half(time, (a.0, b.0)), || of_half(time, (a.1, b.1)));
         };
-        let mut lines = |time: f64| {
+        // Two sums of so many numbers differ by less than this part of them, in whatever order they are added.
+        let precision = 2.0 * places.len() as f64 * f64::EPSILON;
+        let mut is_too_short = |time: f64| {
             at_time(time, &mut away);
-            places.iter().map(|place| 1.0 - away[*place]).sum::<f64>()
+            let of_rates = sum_in_any_order(&lines_of, &away);
+            let error = precision * of_rates.max(ROOM as f64);
+            if (of_rates - ROOM as f64).abs() > error {
+                return of_rates < ROOM as f64;
+            }
+            let lines = places.iter().map(|place| 1.0 - away[*place]).sum::<f64>();
+            lines < ROOM as f64
         };
         // With a time of 1 divided by the fetches of the most frequent line at most 1 - 1/e of all lines are there; and
         // all but a few when each has been fetched 64 times.
@@ -144,7 +154,7 @@ impl LineCost {
             if time == low && low != ends.0 || time == high && high != ends.1 {
                 break;
             }
-            if lines(exp(time)) < ROOM as f64 {
+            if is_too_short(exp(time)) {
                 low = time;
             } else {
                 high = time;
@@ -175,18 +185,28 @@ impl LineCost {
     }
 
     /// What a line costs that is fetched as often as each stretch runs.
-    fn of_stretches(self, stretches: &[Vec<Stretch>]) -> Vec<Vec<PricedStretch>> {
-        let all = || stretches.iter().flatten();
-        let mut away: Vec<f64> = all().map(|s| -(s.runs as f64) * self.time).collect();
+    fn of_stretches(self, stretches: &[Stretch]) -> Vec<PricedStretch> {
+        let away = stretches.iter().map(|s| -(s.runs as f64) * self.time);
+        let mut away: Vec<f64> = away.collect();
         exp_each(&mut away);
-        let mut away = away.into_iter();
-        let mut priced = |stretch: &Stretch| PricedStretch {
+        let priced = |(stretch, away): (&Stretch, f64)| PricedStretch {
             stretch: *stretch,
-            cost: self.with(stretch.runs as f64, away.next().unwrap_or(0.0)),
+            cost: self.with(stretch.runs as f64, away),
         };
-        let of_function = |list: &Vec<Stretch>| list.iter().map(&mut priced).collect();
-        stretches.iter().map(of_function).collect()
+        stretches.iter().zip(away).map(priced).collect()
     }
+}
+
+/// The sum of how many lines of each rate are there, where a share of them is `away`: in four sums, which take no
+/// longer than one does.
+fn sum_in_any_order(lines: &[f64], away: &[f64]) -> f64 {
+    let mut sums = [0.0; 4];
+    for (lines, away) in lines.chunks(4).zip(away.chunks(4)) {
+        for ((sum, lines), away) in sums.iter_mut().zip(lines).zip(away) {
+            *sum += lines * (1.0 - away);
+        }
+    }
+    sums.iter().sum()
 }
 
 /// A stretch, and what a line costs that is fetched as often as it runs.
@@ -299,6 +319,9 @@ const STEP: u64 = 16;
 /// So many of them are in a line.
 const PLACES: usize = (LINE / STEP) as usize;
 
+/// So many functions' lines are found together.
+const PART: usize = 512;
+
 /// The code of functions, in the order in which they follow each other, with what lines cost. Most places that are
 /// tried are aligned; from there a function's lines are found once.
 struct Code {
@@ -310,24 +333,52 @@ struct Code {
 
 impl Code {
     /// `stretches`, by function.
-    fn new(order: &[u32], stretches: &[Vec<PricedStretch>]) -> Self {
+    fn new(order: &[u32], stretches: &[Vec<Stretch>], cost: LineCost) -> Self {
+        let parts = postlink_parallel::map_parts(order.len(), PART, |part| {
+            Self::of_part(&order[part], stretches, cost)
+        });
+        let sum = |len: fn(&Self) -> usize| parts.iter().map(len).sum();
         let mut code = Self {
-            stretches: Vec::with_capacity(stretches.iter().map(Vec::len).sum()),
-            aligned: Vec::new(),
+            stretches: Vec::with_capacity(sum(|part| part.stretches.len())),
+            aligned: Vec::with_capacity(sum(|part| part.aligned.len())),
             first: Vec::with_capacity(order.len() + 1),
         };
-        for own in order.iter().map(|i| &stretches[*i as usize]) {
-            let mut first = [0; PLACES];
-            for (place, first) in first.iter_mut().enumerate() {
-                *first = code.aligned.len();
-                priced_lines(place as u64 * STEP, own, |line| code.aligned.push(line));
-            }
-            code.first.push((code.stretches.len(), first));
-            code.stretches.extend_from_slice(own);
+        for part in parts {
+            let (own, aligned) = (code.stretches.len(), code.aligned.len());
+            let moved = |(first, lines): (usize, [usize; PLACES])| {
+                (own + first, lines.map(|line| aligned + line))
+            };
+            code.first.extend(part.first.into_iter().map(moved));
+            code.stretches.extend(part.stretches);
+            code.aligned.extend(part.aligned);
         }
         let end = [code.aligned.len(); PLACES];
         code.first.push((code.stretches.len(), end));
         code
+    }
+
+    /// The same for some functions that follow each other, without the end of the last.
+    fn of_part(order: &[u32], stretches: &[Vec<Stretch>], cost: LineCost) -> Self {
+        let own = order.iter().flat_map(|i| &stretches[*i as usize]);
+        let all = cost.of_stretches(&own.copied().collect::<Vec<_>>());
+        let mut aligned = Vec::new();
+        let mut first = Vec::with_capacity(order.len());
+        let mut from = 0;
+        for count in order.iter().map(|i| stretches[*i as usize].len()) {
+            let own = &all[from..from + count];
+            let mut lines = [0; PLACES];
+            for (place, first) in lines.iter_mut().enumerate() {
+                *first = aligned.len();
+                priced_lines(place as u64 * STEP, own, |line| aligned.push(line));
+            }
+            first.push((from, lines));
+            from += count;
+        }
+        Self {
+            stretches: all,
+            aligned,
+            first,
+        }
     }
 
     /// Calls `line` for each line of the function with number `k` in the order, at `start`.
@@ -403,7 +454,7 @@ pub fn by_misses(
         order,
         functions,
         least,
-        code: Code::new(order, &cost.of_stretches(stretches)),
+        code: Code::new(order, stretches, cost),
         nothing: Last {
             cost: cost.of(0),
             ..Last::default()

@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -222,9 +223,11 @@ pub fn optimize_fitted(
     phases: &mut Phases,
 ) -> Result<Optimized> {
     let named = || input.path.display().to_string();
-    let mut job = fitted.lay_out(phases).with_context(named)?;
+    // The process has done its work then, or nearly: giving back what tens of thousands of functions consist of piece by
+    // piece takes longer than what is left to do.
+    let mut job = ManuallyDrop::new(fitted.lay_out(phases).with_context(named)?);
     let split = &options.split_files[..];
-    let (file, mut done) = until_proved((input, split), &mut *job, target, proof, phases)?;
+    let (file, mut done) = until_proved((input, split), &mut **job, target, proof, phases)?;
     // The package first: a debugger that sees the program finds it.
     let Some(package) = done.package.take() else {
         let stale = split_files::stale(target, &file);

@@ -256,26 +256,27 @@ fn is_movable(elf: &Elf<'_>, index: usize) -> bool {
 
 /// Whether nothing refers to a block by address; see the module.
 fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
-    let mut inside = Vec::new();
-    let mut named = false;
     let symbols = elf.symbols(SymbolTable::Static);
-    for i in 0..symbols.len() {
-        let Some((symbol, section)) = symbols.entry(i) else {
-            break;
+    // (index, whether it is a name that something may refer to)
+    let inside = postlink_parallel::flat_map_range(symbols.len(), |i| {
+        let (symbol, section) = symbols.entry(i)?;
+        let named = || {
+            symbol.st_info & 15 != raw::STT_SECTION
+                && symbols.get(i).is_none_or(|s| !names_nothing(s.name))
         };
-        if block.has_symbol(&symbol, section) {
-            inside.push(i as u32); // symbol indexes are 32-bit numbers
-            named |= symbol.st_info & 15 != raw::STT_SECTION
-                && symbols.get(i).is_none_or(|s| !names_nothing(s.name));
-        }
-    }
+        block
+            .has_symbol(&symbol, section)
+            .then(|| (i as u32, named())) // symbol indexes are 32-bit numbers
+    });
+    let (inside, named): (Vec<u32>, Vec<bool>) = inside.into_iter().unzip();
+    let named = named.contains(&true);
     let exported = elf.symbols(SymbolTable::Dynamic);
     let in_block = |i| {
         exported
             .entry(i)
             .is_some_and(|(symbol, section)| block.has_symbol(&symbol, section))
     };
-    if (0..exported.len()).any(in_block) {
+    if postlink_parallel::any(exported.len(), in_block) {
         return false; // another object may refer to it
     }
     if elf.has_kept_relocs() {
@@ -283,11 +284,12 @@ fn is_unreferenced(elf: &Elf<'_>, block: &Block) -> bool {
             return true;
         };
         let names_it = |data: &[u8]| {
-            data.chunks_exact(raw::RELA as usize)
-                .filter_map(|entry| Rela::read(entry, 0))
-                .any(|r| {
+            let (entries, _) = data.as_chunks::<{ raw::RELA as usize }>();
+            postlink_parallel::any(entries.len(), |i| {
+                Rela::read(&entries[i], 0).is_some_and(|r| {
                     r.r_sym >= low && r.r_sym <= high && inside.binary_search(&r.r_sym).is_ok()
                 })
+            })
         };
         return !elf
             .kept_sections()

@@ -22,8 +22,8 @@
 //! * Only arcs between X and Y and jumps of X *across the cut* change their score, so a gain is a
 //!   sum over few jumps.
 //! * For each cut of a chain a bound on that change does not depend on Y: inserting anything at the
-//!   cut breaks the fall-through there ([`Chain::breaks`]); a turn at the cut breaks it as well and
-//!   at best makes all jumps across the cut as short as can be ([`Chain::turns`]). Most cuts are
+//!   cut breaks the fall-through there ([`Cut::breaks`]); a turn at the cut breaks it as well and
+//!   at best makes all jumps across the cut as short as can be ([`Cut::turn`]). Most cuts are
 //!   ruled out by it.
 //! * A pair of chains needs no gain as long as an upper bound of it is less than the largest gain
 //!   known. The queue holds bounds and gains; only a bound that comes to the top is made exact.
@@ -86,23 +86,32 @@ impl Merge {
     };
 }
 
+/// The blocks of a chain. Most chains that ever are have a few, and there is one for each block at
+/// first: those are kept without memory of their own.
+type Blocks = SmallVec<[u32; 4]>;
+
 /// Blocks that are together.
 #[derive(Debug, Default)]
 struct Chain {
-    blocks: Vec<u32>,
+    blocks: Blocks,
     size: i64,
     count: f64,
-    /// For each cut, the score lost for sure when the blocks before and after it are parted;
-    /// infinite where that is not allowed. Entry `i` is the cut before block `i`; entry 0 is
-    /// unused.
-    breaks: Vec<f64>,
-    /// For each cut, how much the score of the jumps inside changes by turning the parts, or an
-    /// upper bound of it.
-    turns: Vec<f64>,
-    /// Which of the turns are exact.
-    exact: Vec<bool>,
-    /// The largest turn, exact if it is positive.
+    /// The largest turn of all cuts, exact if it is positive.
     best_turn: f64,
+}
+
+/// What is known of cutting a chain in front of a block. It is kept by block, in one list for all
+/// chains.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cut {
+    /// The score lost for sure when the blocks before and after it are parted; infinite where that
+    /// is not allowed.
+    breaks: f64,
+    /// How much the score of the jumps inside changes by turning the parts, or an upper bound of
+    /// it. There is nothing to turn in front of the first block: negative infinity.
+    turn: f64,
+    /// Whether that is exact.
+    exact: bool,
 }
 
 impl Chain {
@@ -133,6 +142,10 @@ struct Merger<'a> {
     start: Vec<i64>,
     /// The block that must follow, or `NONE`.
     forced: Vec<u32>,
+    /// By block, of chains with more than one.
+    cuts: Vec<Cut>,
+    /// Scratch for `bound_cuts`.
+    differences: Vec<f64>,
     links: Links,
 }
 
@@ -150,6 +163,8 @@ impl<'a> Merger<'a> {
             start: vec![0; number],
             links: Links::new(0, std::iter::empty()),
             forced,
+            cuts: vec![Cut::default(); number],
+            differences: Vec::new(),
         };
         let mut is_target = vec![false; number];
         for &next in merger.forced.iter().filter(|&&next| next != NONE) {
@@ -176,7 +191,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Makes `blocks` the content of a chain, the first `unmoved` of which were its start before.
-    fn set_blocks(&mut self, number: u32, blocks: Vec<u32>, unmoved: usize) {
+    fn set_blocks(&mut self, number: u32, blocks: Blocks, unmoved: usize) {
         let chain = &mut self.chains[number as usize];
         let mut size = match unmoved.checked_sub(1).map(|last| blocks[last] as usize) {
             Some(last) => self.start[last] + self.graph.sizes[last],
@@ -196,7 +211,7 @@ impl<'a> Merger<'a> {
         chain.blocks = blocks;
     }
 
-    /// Brings [`Chain::breaks`] and [`Chain::turns`] up to date.
+    /// Brings what is known of a chain's [cuts](Cut) up to date.
     fn bound_cuts(&mut self, number: u32) {
         let Self {
             graph,
@@ -205,20 +220,25 @@ impl<'a> Merger<'a> {
             links,
             chains,
             forced,
+            cuts,
+            differences,
             ..
         } = self;
         let chain = &mut chains[number as usize];
-        let length = chain.blocks.len();
-        chain.breaks.clear();
-        chain.turns.clear();
-        chain.exact.clear();
         chain.best_turn = f64::NEG_INFINITY;
+        let length = chain.blocks.len();
         if length < 2 {
             return;
         }
-        chain.breaks.resize(length, 0.0);
-        // Differences first: a jump across the cuts `low..=high` adds to all of them.
-        chain.turns.resize(length + 1, 0.0);
+        for &block in &chain.blocks {
+            cuts[block as usize] = Cut {
+                turn: f64::NEG_INFINITY,
+                ..Cut::default()
+            };
+        }
+        // A jump across the cuts `low..=high` adds to all of them.
+        differences.clear();
+        differences.resize(length + 1, 0.0);
         let mut closing = 0.0;
         for jump in links.inner(number) {
             let jump = &graph.jumps[jump as usize];
@@ -227,40 +247,40 @@ impl<'a> Merger<'a> {
                 index[jump.to as usize] as usize,
             );
             if to == from + 1 {
-                chain.breaks[to] += jump.extra();
+                cuts[jump.to as usize].breaks += jump.extra();
             } else {
                 let end = start[jump.from as usize] + graph.sizes[jump.from as usize];
                 let slack = jump.near - jump.score(end, start[jump.to as usize]);
-                chain.turns[from.min(to) + 1] += slack;
-                chain.turns[from.max(to) + 1] -= slack;
+                differences[from.min(to) + 1] += slack;
+                differences[from.max(to) + 1] -= slack;
                 if from + 1 == length && to == 0 {
                     closing += jump.extra();
                 }
             }
         }
-        chain.turns.truncate(length);
         let mut slack = closing;
-        for cut in 1..length {
-            if forced[chain.blocks[cut - 1] as usize] == chain.blocks[cut] {
-                chain.breaks[cut] = f64::INFINITY;
+        for (before, difference) in chain.blocks.windows(2).zip(&differences[1..]) {
+            let cut = &mut cuts[before[1] as usize];
+            if forced[before[0] as usize] == before[1] {
+                cut.breaks = f64::INFINITY;
             }
-            slack += chain.turns[cut];
-            chain.turns[cut] = slack - chain.breaks[cut];
+            slack += difference;
+            cut.turn = slack - cut.breaks;
         }
-        chain.turns[0] = f64::NEG_INFINITY;
-        chain.exact.resize(length, false);
         loop {
-            let chain = &self.chains[number as usize];
-            let best = (1..length).fold(0, |best, cut| {
-                if chain.turns[cut] > chain.turns[best] {
-                    cut
+            let blocks = &self.chains[number as usize].blocks;
+            let turn_at = |at: usize| self.cuts[blocks[at] as usize].turn;
+            let higher = |best, at| {
+                if turn_at(at) > turn_at(best) {
+                    at
                 } else {
                     best
                 }
-            });
-            let turn = chain.turns[best];
-            if turn <= 0.0 || chain.exact[best] {
-                self.chains[number as usize].best_turn = turn;
+            };
+            let best = (1..length).fold(0, higher);
+            let cut = self.cuts[blocks[best] as usize];
+            if cut.turn <= 0.0 || cut.exact {
+                self.chains[number as usize].best_turn = cut.turn;
                 return;
             }
             self.turn(number, best);
@@ -271,14 +291,14 @@ impl<'a> Merger<'a> {
     /// turned.
     fn turn(&mut self, number: u32, cut: usize) -> f64 {
         let chain = &self.chains[number as usize];
-        if !chain.exact[cut] && chain.turns[cut] > f64::NEG_INFINITY {
-            let cut_at = self.start[chain.blocks[cut] as usize];
+        let block = chain.blocks[cut] as usize;
+        if !self.cuts[block].exact && self.cuts[block].turn > f64::NEG_INFINITY {
+            let cut_at = self.start[block];
             let turn = self.across(number, cut_at, chain.size - cut_at, -cut_at);
-            let chain = &mut self.chains[number as usize];
-            chain.turns[cut] = turn;
-            chain.exact[cut] = true;
+            self.cuts[block].turn = turn;
+            self.cuts[block].exact = true;
         }
-        self.chains[number as usize].turns[cut]
+        self.cuts[block].turn
     }
 
     /// How the score of the jumps inside a chain changes when its part before `cut_at` moves by
@@ -378,14 +398,20 @@ impl<'a> Merger<'a> {
             near += jump.near;
             let (loss, turned) = match (leave == source.blocks.len(), enter == 0) {
                 (true, true) => (0.0, 0.0),
-                (false, true) => (source.breaks[leave], source.turns[leave]),
-                (true, false) => (target.breaks[enter], target.turns[enter]),
+                (false, true) => self.cut(source, leave),
+                (true, false) => self.cut(target, enter),
                 (false, false) => continue,
             };
             insert += (jump.extra() - loss / 2.0).max(0.0);
             turn = turn.max(jump.extra() + turned);
         }
         near + insert.max(turn).max(0.0)
+    }
+
+    /// [`Cut::breaks`] and [`Cut::turn`] of the cut in front of the block with this index.
+    fn cut(&self, chain: &Chain, index: usize) -> (f64, f64) {
+        let Cut { breaks, turn, .. } = self.cuts[chain.blocks[index] as usize];
+        (breaks, turn)
     }
 
     /// The best merge of the chains of a pair, or [`Merge::NONE`].
@@ -436,9 +462,9 @@ impl<'a> Merger<'a> {
             cuts.retain(|cut| (1..chain.blocks.len()).contains(cut));
         }
         for cut in cuts {
-            let chain = &self.chains[x as usize];
-            let gain = reach - chain.breaks[cut];
-            let turned = reach + chain.turns[cut];
+            let (breaks, turn) = self.cut(&self.chains[x as usize], cut);
+            let gain = reach - breaks;
+            let turned = reach + turn;
             if gain > best.gain {
                 self.try_merge(
                     pair,
@@ -530,9 +556,9 @@ impl<'a> Merger<'a> {
         }
         match way {
             Way::Append => between,
-            Way::Insert if between - chain.breaks[cut] <= least => least,
+            Way::Insert if between - self.cut(chain, cut).0 <= least => least,
             Way::Insert => between + self.across(x, cut_at, first, second),
-            Way::TurnBehind | Way::TurnBefore => between + chain.turns[cut],
+            Way::TurnBehind | Way::TurnBefore => between + self.cut(chain, cut).1,
         }
     }
 
@@ -544,19 +570,19 @@ impl<'a> Merger<'a> {
         match merge.way {
             Way::Append => {
                 unmoved = blocks.len();
-                blocks.extend(other);
+                blocks.extend_from_slice(&other);
             }
             Way::Insert => {
                 unmoved = merge.cut;
-                drop(blocks.splice(merge.cut..merge.cut, other));
+                blocks.insert_from_slice(merge.cut, &other);
             }
             Way::TurnBehind => {
                 blocks.rotate_left(merge.cut);
-                drop(blocks.splice(0..0, other));
+                blocks.insert_from_slice(0, &other);
             }
             Way::TurnBefore => {
                 blocks.rotate_left(merge.cut);
-                blocks.extend(other);
+                blocks.extend_from_slice(&other);
             }
         }
         self.set_blocks(merge.x, blocks, unmoved);

@@ -108,17 +108,35 @@ impl Problem {
 
     /// As [`order`].
     pub fn order(&self) -> Vec<u32> {
+        self.scored_order().0
+    }
+
+    /// As [`order`], with the scores of the order that came in and of the one that is given.
+    ///
+    /// ```
+    /// use postlink_layout::ext_tsp::{Block, Jump, Problem};
+    /// let blocks = [(10, 100), (50, 1), (20, 100)].map(|(size, count)| Block { size, count });
+    /// let jumps = [(0, 1, 1), (0, 2, 99), (1, 2, 1)].map(|(from, to, count)| Jump { from, to, count });
+    /// let problem = Problem::new(&blocks, &jumps);
+    /// let (before, after) = ([0, 1, 2], [0, 2, 1]);
+    /// let scores = (problem.score(&before), problem.score(&after));
+    /// assert_eq!(problem.scored_order(), (after.to_vec(), scores));
+    /// ```
+    pub fn scored_order(&self) -> (Vec<u32>, (f64, f64)) {
         let graph = &self.0;
         let identity: Vec<u32> = (0..graph.blocks() as u32).collect();
-        if graph.jumps.is_empty() {
-            return identity;
+        let before = graph.score(&identity);
+        // No order scores more than one in which all jumps fall through.
+        if graph.jumps.iter().all(|jump| jump.from + 1 == jump.to) {
+            return (identity, (before, before));
         }
         let mut best = merge::order(graph);
         exact::improve(graph, &mut best);
-        if graph.score(&best) > graph.score(&identity) {
-            best
+        let after = graph.score(&best);
+        if after > before {
+            (best, (before, after))
         } else {
-            identity
+            (identity, (before, before))
         }
     }
 

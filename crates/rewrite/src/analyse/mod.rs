@@ -42,4 +42,4 @@ mod unwind;
 pub use entry::{EntryPatch, SecondaryEntry, put_entry};
 pub use prepare::{Analysed, CounterMap, FunctionCounters, Scratch, count_pins};
 pub use probes::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
-pub use unwind::{FunctionUnwind, Rows};
+pub use unwind::{FunctionUnwind, PieceRows, Rows};

@@ -1,5 +1,7 @@
 //! What the unwind tables of a function say.
 
+use std::borrow::Cow;
+
 use postlink_elf::unwind::eh_frame::{Cie, Fde};
 use postlink_elf::unwind::lsda::{Lsda, PadBase};
 use postlink_elf::unwind::rows::{self, CfaRule, RegRule, Row};
@@ -21,6 +23,9 @@ pub enum Rows {
     Unread,
 }
 
+/// First address of a piece, and what holds from which offset on.
+pub type PieceRows<'d> = (u64, Vec<(u64, Row<'d>)>);
+
 /// What a function's unwind tables say.
 pub struct FunctionUnwind<'d> {
     /// Index of the CIE that new entries use.
@@ -28,7 +33,7 @@ pub struct FunctionUnwind<'d> {
     /// By piece of the function: first address, unwind entry.
     pub pieces: Vec<(u64, u32)>,
     /// By piece of the function: first address, and what holds from which offset on. Empty if they are not kept.
-    pub rows: Vec<(u64, Vec<(u64, Row<'d>)>)>,
+    pub rows: Vec<PieceRows<'d>>,
     /// By piece of the function.
     pub lsdas: Vec<Option<Lsda<'d>>>,
     /// All pieces' exception tables in one, if there are any: what new ones are made of.
@@ -75,13 +80,14 @@ impl<'d> FunctionUnwind<'d> {
             }
             let cie = &program.eh.cies[fde.cie];
             if rows == Rows::Kept {
-                let list = rows::rows(cie, fde).map_err(|_| Pin::UnwindTable)?;
+                let initial = program.initial_row(fde.cie)?;
+                let list = rows::rows_from(cie, initial, fde).map_err(|_| Pin::UnwindTable)?;
                 if list.is_empty() || list.iter().any(|(_, row)| reads_program_counter(row)) {
                     return Err(Pin::UnwindTable);
                 }
                 this.rows.push((fde.start, list));
             } else if rows != Rows::Unread {
-                check_rows(cie, fde)?;
+                check_rows(cie, program.initial_row(fde.cie)?, fde)?;
             }
             let lsda = lsda_of(program, *p as usize)?;
             let first = *first_cie.get_or_insert(fde.cie);
@@ -123,14 +129,25 @@ impl<'d> FunctionUnwind<'d> {
         if fde.start != piece.start || fde.start + fde.len < piece.end {
             return Some(Err(Pin::UnwindTable));
         }
-        Some(check_rows(&program.eh.cies[fde.cie], fde))
+        let cie = &program.eh.cies[fde.cie];
+        let initial = program.initial_row(fde.cie);
+        Some(initial.and_then(|initial| check_rows(cie, initial, fde)))
     }
 
-    /// By piece of the function: first address, and what holds from which offset on.
-    pub fn all_rows(&self, program: &Program<'d>) -> Result<Vec<(u64, Vec<(u64, Row<'d>)>)>, Pin> {
+    /// By piece of the function: first address, and what holds from which offset on: what was kept, or read again.
+    pub fn known_rows(&self, program: &Program<'d>) -> Result<Cow<'_, [PieceRows<'d>]>, Pin> {
+        if self.rows.is_empty() {
+            self.all_rows(program).map(Cow::Owned)
+        } else {
+            Ok(Cow::Borrowed(&self.rows))
+        }
+    }
+
+    fn all_rows(&self, program: &Program<'d>) -> Result<Vec<PieceRows<'d>>, Pin> {
         let of = |(start, index): &(u64, u32)| {
             let fde = &program.eh.fdes[*index as usize];
-            let rows = rows::rows(&program.eh.cies[fde.cie], fde).map_err(|_| Pin::UnwindTable)?;
+            let (cie, initial) = (&program.eh.cies[fde.cie], program.initial_row(fde.cie)?);
+            let rows = rows::rows_from(cie, initial, fde).map_err(|_| Pin::UnwindTable)?;
             Ok((*start, rows))
         };
         self.pieces.iter().map(of).collect()
@@ -166,7 +183,11 @@ impl<'d> FunctionUnwind<'d> {
     fn row<'p>(&self, program: &Program<'p>, (addr, piece): (u64, u16)) -> Option<rows::Row<'p>> {
         let (start, index) = self.pieces.get(usize::from(piece))?;
         let fde = &program.eh.fdes[*index as usize];
-        let rows = rows::rows(&program.eh.cies[fde.cie], fde).ok()?;
+        let (cie, initial) = (
+            &program.eh.cies[fde.cie],
+            program.initial_row(fde.cie).ok()?,
+        );
+        let rows = rows::rows_from(cie, initial, fde).ok()?;
         let behind = rows.partition_point(|r| r.0 <= addr.wrapping_sub(*start));
         let row = rows.into_iter().nth(behind.checked_sub(1)?)?.1;
         Some(row)
@@ -185,10 +206,9 @@ impl<'d> FunctionUnwind<'d> {
 }
 
 /// Whether the rows of an entry can be carried over.
-fn check_rows(cie: &Cie<'_>, fde: &Fde<'_>) -> Result<(), Pin> {
+fn check_rows<'d>(cie: &Cie<'d>, initial: &Row<'d>, fde: &Fde<'d>) -> Result<(), Pin> {
     let (mut is_empty, mut depends) = (true, false);
-    let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
-    rows::visit_bounded(cie, &initial, fde, |_, row| {
+    rows::visit_bounded(cie, initial, fde, |_, row| {
         is_empty = false;
         depends |= reads_program_counter(row);
     })

@@ -129,7 +129,8 @@ pub(crate) fn attach_by<'d, I: Isa>(
     });
     let mut solved: Vec<Solved<'d>> = solved.into_iter().flatten().collect();
     solved.sort_unstable_by_key(|part| part.number);
-    let (mut shares, mut counted) = (Vec::with_capacity(count), Vec::new());
+    let ran = solved.iter().map(|part| part.counted.len()).sum();
+    let (mut shares, mut counted) = (Vec::with_capacity(count), Vec::with_capacity(ran));
     for part in solved {
         shares.extend(part.shares);
         counted.extend(part.counted);

@@ -151,9 +151,12 @@ pub fn attach_any<'d, I: Isa>(
 ) -> Result<(Attached<'d>, Vec<FunctionCounters>), Error> {
     let attached = match source {
         Source::Exact(profile) => {
-            let (map, counted) = exact::attach::<I>(program, nonlocal_exits, profile);
+            let ((map, counted), start_of) = postlink_parallel::join(
+                || exact::attach::<I>(program, nonlocal_exits, profile),
+                || starts(program),
+            );
             check(&map, profile)?;
-            let calls = calls(program, &map, profile, &counted);
+            let calls = calls_to(&start_of, &map, profile, &counted);
             let attached = Attached {
                 counted,
                 calls,
@@ -382,8 +385,17 @@ pub fn calls(
     profile: &Profile,
     counted: &[Counted<'_>],
 ) -> Vec<Call> {
-    let start_of = starts(program);
-    let mut calls = direct_calls(counted, &start_of);
+    calls_to(&starts(program), map, profile, counted)
+}
+
+/// The same, with the [starts] of functions.
+fn calls_to(
+    start_of: &FxHashMap<u64, u32>,
+    map: &CounterMap,
+    profile: &Profile,
+    counted: &[Counted<'_>],
+) -> Vec<Call> {
+    let mut calls = direct_calls(counted, start_of);
     calls.extend(postlink_parallel::flat_map(counted, |c| {
         let mut out = Vec::new();
         for (k, s) in c.analysed.cfg.recorded().enumerate() {

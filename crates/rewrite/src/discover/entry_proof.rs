@@ -201,16 +201,16 @@ impl Near {
 pub type Range = (u64, u64);
 
 /// Which addresses are inside of functions.
-struct Insides<'a> {
-    program: &'a Program<'a>,
+struct Insides<'a, 'd> {
+    program: &'a Program<'d>,
     /// Where functions begin, by whatever says so; ascending.
     begins: Vec<u64>,
     /// From the first piece to the end of the last.
     all: Range,
 }
 
-impl<'a> Insides<'a> {
-    fn new(program: &'a Program<'_>) -> Self {
+impl<'a, 'd> Insides<'a, 'd> {
+    fn new(program: &'a Program<'d>) -> Self {
         let tables = [SymbolTable::Static, SymbolTable::Dynamic];
         let symbols = tables.iter().flat_map(|t| program.elf.symbols(*t).iter());
         let named = symbols.filter(|s| s.section != 0 && matches!(s.kind, 2 | 10));
@@ -294,7 +294,7 @@ struct Search<'a, 'd> {
     elf: &'a Elf<'d>,
     near: &'a Near,
     headers: Vec<Range>,
-    insides: Option<Insides<'a>>,
+    insides: Option<Insides<'a, 'd>>,
     /// Numbers may be addresses.
     fixed: bool,
 }

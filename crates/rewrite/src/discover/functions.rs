@@ -13,14 +13,17 @@
 //! | [`functions`] | functions with their entries, labels and reasons |
 //! | [`Visible::judge`], [`exceptions::personalities`] | what rests on all functions being known |
 
+use std::ops::Range;
+
 use postlink_elf::FormatError;
 use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::probes;
 use postlink_elf::unwind::eh_frame::EhFrame;
-use postlink_elf::unwind::rows;
+use postlink_elf::unwind::rows::{self, Row};
 use postlink_isa::{FixupKind, Isa};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use super::bounds::Bounds;
 use super::entry_proof::EntryProof;
@@ -61,7 +64,8 @@ impl<'d> Program<'d> {
         let safe = can_unwind.then(|| safe_calls(elf, &imports, &library));
         let (events, shapes) = sweep::<I>(elf, &refs, &pieces, safe.as_ref(), shapes);
 
-        let mut discovery = Discovery::new(elf, &refs, &eh, &pieces, &named.cold);
+        let initial_rows: Vec<_> = eh.cies.iter().map(|c| rows::initial_row(c).ok()).collect();
+        let mut discovery = Discovery::new(elf, &refs, &eh, (&pieces, &initial_rows), &named.cold);
         discovery.take_exported();
         let imported = elf.symbols(SymbolTable::Dynamic);
         let never_returns = |callee: u64| {
@@ -99,6 +103,7 @@ impl<'d> Program<'d> {
             table_bases,
             library,
             imports,
+            initial_rows,
             personalities: Vec::new(),
             can_unwind,
             unsafe_pieces,
@@ -155,6 +160,19 @@ struct Crossings {
     flags_of: Vec<u64>,
 }
 
+/// So many self-relative values are a part of the work at least.
+const VALUES_PART: usize = 1 << 12;
+
+/// Where a self-relative pointer leads.
+enum Relative {
+    /// To the start of this piece.
+    Function(u32),
+    /// Into it.
+    Inside(u32),
+    /// To an address outside of pieces.
+    Outside(u64),
+}
+
 /// What is found out about pieces.
 struct Found {
     /// Pieces that are one function.
@@ -195,14 +213,13 @@ impl<'a, 'd> Discovery<'a, 'd> {
         elf: &'d Elf<'d>,
         refs: &'a Refs,
         eh: &'a EhFrame<'d>,
-        pieces: &'a Pieces,
+        (pieces, initial_rows): (&'a Pieces, &[Option<Row<'d>>]),
         cold: &'a FxHashSet<u64>,
     ) -> Self {
-        let initial: Vec<_> = eh.cies.iter().map(|c| rows::initial_row(c).ok()).collect();
         let begins_otherwise = |p: &Piece| {
             let fde = p.fde.map(|f| &eh.fdes[f as usize]);
             fde.is_some_and(|fde| {
-                let row = initial[fde.cie].as_ref();
+                let row = initial_rows[fde.cie].as_ref();
                 row.is_some_and(|row| rows::begins_otherwise(&eh.cies[fde.cie], row, fde))
             })
         };
@@ -284,7 +301,7 @@ impl<'a, 'd> Discovery<'a, 'd> {
                 Event::FallsOff => self.pin(from, Pin::FallsOffItsEnd),
                 Event::NoReturn => crossings.no_return.push(pieces.starts[from]),
                 Event::FormsCode => crossings.forms_code.push(from as u32),
-                Event::FurtherEntry { target, after } => further.push((target, after)),
+                Event::FurtherEntry(ref entry) => further.push(**entry),
                 Event::Reaches { .. } | Event::Unsafe => {}
             }
         }
@@ -340,20 +357,22 @@ impl<'a, 'd> Discovery<'a, 'd> {
     /// Pointers in data.
     fn follow_pointers(&mut self) {
         let (refs, pieces) = (self.refs, self.pieces);
+        let of = |p: &Pointer| match pieces.at(p.target) {
+            Some(to) => Some((Some(to), p.target)),
+            None if in_a_table(refs, p, pieces) => None,
+            None => Some((None, p.target)),
+        };
         // A part at a time: there are millions.
         for part in refs.pointers.chunks(1 << 16) {
-            let into_code: Vec<(usize, u64)> =
-                postlink_parallel::filter_map(part, |p| Some((pieces.at(p.target)?, p.target)));
-            let outside = part.iter().filter(|p| pieces.at(p.target).is_none());
-            let outside = outside.filter(|p| !in_a_table(refs, p, pieces));
-            self.ends.extend(outside.map(|p| p.target));
-            for (to, target) in into_code {
-                // Where a part begins that the compiler split off there is a label, which a table of the
-                // function may hold, and no function.
-                if target == pieces.starts[to] && !self.cold.contains(&target) {
-                    self.found.taken[to] = true;
-                } else {
-                    self.found.labels.push((target, None));
+            for (to, target) in postlink_parallel::filter_map(part, of) {
+                match to {
+                    None => self.ends.push(target),
+                    // Where a part begins that the compiler split off there is a label, which a table of the
+                    // function may hold, and no function.
+                    Some(to) if target == pieces.starts[to] && !self.cold.contains(&target) => {
+                        self.found.taken[to] = true;
+                    }
+                    Some(_) => self.found.labels.push((target, None)),
                 }
             }
         }
@@ -371,15 +390,20 @@ impl<'a, 'd> Discovery<'a, 'd> {
 
     /// Entries of a table may lead to split-off parts that nothing else refers to.
     fn join_parts_of_tables(&mut self, tables: &[(u64, usize)], bases: &[u64]) {
-        for &(base, from) in tables {
+        let parts = |&(base, from): &(u64, usize)| {
+            let mut parts: SmallVec<[(usize, usize); 1]> = SmallVec::new();
             for (_, target) in table_entries(self.elf, self.refs, bases, base) {
                 match self.pieces.at(target) {
                     Some(to) if to == from => {}
-                    Some(to) if self.found.midway[to] => self.found.sets.join(from, to),
+                    Some(to) if self.found.midway[to] => parts.push((from, to)),
                     _ if target == self.pieces.list[from].end => {}
                     _ => break,
                 }
             }
+            parts
+        };
+        for (from, to) in postlink_parallel::flat_map(tables, parts) {
+            self.found.sets.join(from, to);
         }
     }
 
@@ -422,8 +446,41 @@ impl<'a, 'd> Discovery<'a, 'd> {
     fn follow_relative_pointers(&mut self, tables: &[(u64, usize)], bases: &[u64]) {
         let jump_tables = self.jump_tables(tables, bases);
         let counted = self.follow_tables_of_functions(&jump_tables, bases);
+        let values = self.refs.relative_count();
+        let begins_table = |i: &usize| {
+            let (place, _) = self.refs.relative_value_at(*i);
+            jump_tables.binary_search(&place).is_ok()
+        };
+        // Where a jump table begins nothing depends on what is in front of it: from there to the next such place that
+        // is far enough away is a part.
+        let begins = postlink_parallel::map_parts(values, VALUES_PART, |mut part| {
+            part.find(|i| *i == 0 || begins_table(i))
+        });
+        let begins: Vec<usize> = begins.into_iter().flatten().collect();
+        let lead = postlink_parallel::map_range(begins.len(), |part| {
+            let end = begins.get(part + 1).copied().unwrap_or(values);
+            self.relative_pointers(begins[part]..end, (tables, &jump_tables), &counted)
+        });
+        for to in lead.into_iter().flatten() {
+            match to {
+                Relative::Function(piece) => self.known_by_distance(piece as usize),
+                Relative::Inside(piece) => self.unexplained.push(piece),
+                Relative::Outside(target) => self.ends.push(target),
+            }
+        }
+    }
+
+    /// Where those of the self-relative values with these numbers lead that belong to no jump table, and are not
+    /// `counted` from the start of another one.
+    fn relative_pointers(
+        &self,
+        values: Range<usize>,
+        (tables, jump_tables): (&[(u64, usize)], &[u64]),
+        counted: &[u64],
+    ) -> Vec<Relative> {
+        let mut found = Vec::new();
         let mut run = (0u64, 0u64, 0usize); // (base, end, piece) of the table at hand
-        for (place, width) in self.refs.relative() {
+        for (place, width) in values.map(|i| self.refs.relative_value_at(i)) {
             if jump_tables.binary_search(&place).is_ok() {
                 let from = tables.partition_point(|t| t.0 < place);
                 run = (place, place, tables[from].1);
@@ -442,12 +499,13 @@ impl<'a, 'd> Discovery<'a, 'd> {
             if counted.binary_search(&place).is_ok() {
                 continue;
             }
-            match self.pieces.at(target) {
-                Some(to) if target == self.pieces.starts[to] => self.known_by_distance(to),
-                Some(to) => self.unexplained.push(to as u32),
-                None => self.ends.push(target),
-            }
+            found.push(match self.pieces.at(target) {
+                Some(to) if target == self.pieces.starts[to] => Relative::Function(to as u32),
+                Some(to) => Relative::Inside(to as u32),
+                None => Relative::Outside(target),
+            });
         }
+        found
     }
 
     /// Tables whose address code forms, and whose values, counted from there, lead to functions: as far as
@@ -469,15 +527,17 @@ impl<'a, 'd> Discovery<'a, 'd> {
         starts.sort_unstable();
         starts.dedup();
         starts.retain(|b| jump_tables.binary_search(b).is_err());
-        for base in &starts {
-            for (place, target) in table_entries(self.elf, self.refs, bases, *base) {
-                let to = self.pieces.at(target);
-                let Some(to) = to.filter(|to| target == self.pieces.starts[*to]) else {
-                    break;
-                };
-                self.known_by_distance(to);
-                counted.push(place);
-            }
+        let functions = |base: &u64| {
+            let entries = table_entries(self.elf, self.refs, bases, *base);
+            let function = |(place, target): (u64, u64)| {
+                let to = self.pieces.at(target)?;
+                (target == self.pieces.starts[to]).then_some((place, to))
+            };
+            entries.map_while(function).collect::<SmallVec<[_; 1]>>()
+        };
+        for (place, to) in postlink_parallel::flat_map(&starts, functions) {
+            self.known_by_distance(to);
+            counted.push(place);
         }
         counted.sort_unstable();
         counted
@@ -492,21 +552,24 @@ impl<'a, 'd> Discovery<'a, 'd> {
     /// Who knows where a function ends may compare program counters with that.
     fn pin_known_ends<I: Isa>(&mut self) {
         self.ends.sort_unstable();
-        let starts = &self.pieces.starts;
-        for (i, p) in self.pieces.list.iter().enumerate() {
-            if starts.binary_search(&p.end).is_ok() || self.ends.binary_search(&p.end).is_err() {
-                continue;
+        let (starts, list) = (&self.pieces.starts, &self.pieces.list);
+        let is_known = |i: usize| {
+            let p = &list[i];
+            if starts.get(i + 1) == Some(&p.end) || self.ends.binary_search(&p.end).is_err() {
+                return None;
             }
             let limit = self.elf.sections[p.section as usize].end();
             // What follows the section begins there as well.
             if p.end == limit {
-                continue;
+                return None;
             }
             let next = starts.get(i + 1).copied().unwrap_or(limit).min(limit);
             let gap = self.elf.bytes_at(p.end, next.saturating_sub(p.end));
-            if gap.is_some_and(|gap| is_padding::<I>(gap, p.end)) {
-                set_pin(&mut self.found.pins[i], Pin::PointerToItsEnd);
-            }
+            gap.is_some_and(|gap| is_padding::<I>(gap, p.end))
+                .then_some(i)
+        };
+        for i in postlink_parallel::flat_map_range(list.len(), is_known) {
+            self.pin(i, Pin::PointerToItsEnd);
         }
     }
 
@@ -537,40 +600,46 @@ impl<'a, 'd> Discovery<'a, 'd> {
     fn pin_pieces<I: Isa>(&mut self, data: &[u64], bounds: &Bounds) {
         self.unexplained.sort_unstable();
         let bounded = sections_with_bounds(self.elf);
-        for (i, p) in self.pieces.list.iter().enumerate() {
-            let pin = &mut self.found.pins[i];
+        // Their reasons to stay, and whether the address of their entry stays what it was.
+        let judged = postlink_parallel::map_range(self.pieces.list.len(), |i| {
+            let p = &self.pieces.list[i];
+            let mut pin = self.found.pins[i];
             if is_special(self.elf.sections[p.section as usize].name) {
-                *pin = Some(Pin::SpecialSection);
+                pin = Some(Pin::SpecialSection);
             } else if self.pieces.without_size.contains(&p.start) {
-                set_pin(pin, Pin::NoSize);
+                set_pin(&mut pin, Pin::NoSize);
             }
             let cie = p.fde.map(|f| &self.eh.cies[self.eh.fdes[f as usize].cie]);
             if cie.is_some_and(|cie| cie.signal_frame) {
-                set_pin(pin, Pin::SignalTrampoline);
+                set_pin(&mut pin, Pin::SignalTrampoline);
             }
             if self.unexplained.binary_search(&(i as u32)).is_ok() {
-                set_pin(pin, Pin::PointerToItsInside);
+                set_pin(&mut pin, Pin::PointerToItsInside);
             }
             let first_data = data.partition_point(|d| *d < p.start);
             if data.get(first_data).is_some_and(|d| *d < p.end) {
-                set_pin(pin, Pin::NotInstructions);
+                set_pin(&mut pin, Pin::NotInstructions);
             }
             if self.refs.is_writable(p.start, p.end) {
-                set_pin(pin, Pin::Writable);
+                set_pin(&mut pin, Pin::Writable);
             }
             if self.refs.loaded_in(p.start, p.end).is_some() {
-                set_pin(pin, Pin::ChangedByLoader);
+                set_pin(&mut pin, Pin::ChangedByLoader);
             }
-            if self.refs.has_distance_in(p.start, p.end) {
-                if I::ADDS_DISTANCES {
-                    // The address of its entry stays what it was, also where the function itself forms it.
-                    self.distant.push(p.start);
-                } else {
-                    set_pin(pin, Pin::PositionArithmetic);
-                }
+            let has_distance = self.refs.has_distance_in(p.start, p.end);
+            if has_distance && !I::ADDS_DISTANCES {
+                set_pin(&mut pin, Pin::PositionArithmetic);
             }
             if bounded.binary_search(&p.section).is_ok() || bounds.holds(p.start, p.end) {
-                set_pin(pin, Pin::SectionWithBounds);
+                set_pin(&mut pin, Pin::SectionWithBounds);
+            }
+            // The address of its entry stays, also where the function itself forms it.
+            (pin, has_distance && I::ADDS_DISTANCES)
+        });
+        for (i, (pin, stays)) in judged.into_iter().enumerate() {
+            self.found.pins[i] = pin;
+            if stays {
+                self.distant.push(self.pieces.starts[i]);
             }
         }
     }
@@ -682,10 +751,7 @@ const PATCHED_IN_FRONT: u64 = 256;
 /// Places in code whose instructions are overwritten, or which the program counter is compared with, while
 /// the program runs: what compilers list in sections of their own for tracers, live patching and restartable
 /// sequences.
-fn patched_at_run_time<'a>(
-    elf: &'a Elf<'_>,
-    refs: &'a Refs,
-) -> impl Iterator<Item = u64> + use<'a> {
+fn patched_at_run_time(elf: &Elf<'_>, refs: &Refs) -> impl Iterator<Item = u64> + use<> {
     const LISTS: [&str; 6] = [
         "__patchable_function_entries",
         "xray_instr_map",
@@ -697,15 +763,26 @@ fn patched_at_run_time<'a>(
     let lists = elf.sections.iter().filter(|s| LISTS.contains(&s.name));
     let ranges: Vec<(u64, u64)> = lists.map(|s| (s.addr, s.end())).collect();
     let words = (!refs.kept).then(|| words_of_lists(elf, &ranges));
-    let listed = move |place: u64| ranges.iter().any(|r| r.0 <= place && place < r.1);
-    let pointers = refs.pointers.iter().map(|p| (p.place, p.target));
-    let relative = refs.relative().filter_map(|(place, width)| {
-        let value = Refs::relative_value(elf, place, width)?;
-        Some((place, place.wrapping_add(value)))
-    });
-    let in_list = move |p: &(u64, u64)| listed(p.0);
-    let known = pointers.chain(relative).filter(in_list).map(|p| p.1);
-    known.chain(words.into_iter().flatten())
+    // Of each list the part of what is sorted by place.
+    let pointers = |&(start, end): &(u64, u64)| {
+        let from = refs.pointers.partition_point(|p| p.place < start);
+        let own = refs.pointers[from..].iter();
+        own.take_while(move |p| p.place < end).map(|p| p.target)
+    };
+    let relative = |&(start, end): &(u64, u64)| {
+        let own = [(&refs.relative32, 4), (&refs.relative64, 8)].map(|(places, width)| {
+            let from = places.partition_point(|p| *p < start);
+            let own = places[from..].iter().take_while(move |p| **p < end);
+            own.map(move |place| (*place, width))
+        });
+        own.into_iter().flatten().filter_map(move |(place, width)| {
+            let value = Refs::relative_value(elf, place, width)?;
+            Some(place.wrapping_add(value))
+        })
+    };
+    let pointers = ranges.iter().flat_map(pointers);
+    let known: Vec<u64> = pointers.chain(ranges.iter().flat_map(relative)).collect();
+    known.into_iter().chain(words.into_iter().flatten())
 }
 
 /// Whatever words of lists could mean, where no relocation says which of them are addresses, or distances from

@@ -123,6 +123,20 @@ pub(super) fn relas<R: Send>(records: &[u8], wanted: impl Fn(Rela) -> Option<R> 
     })
 }
 
+/// What `f` makes of records that follow each other, all of which are in one part.
+fn parts_of<R: Send>(records: &[u8], f: impl Fn(&[u8]) -> R + Sync) -> Vec<R> {
+    const PART: usize = 1 << 14;
+    let count = records.len() / raw::Rela::LEN;
+    postlink_parallel::map_parts(count, PART, |part| {
+        f(&records[part.start * raw::Rela::LEN..part.end * raw::Rela::LEN])
+    })
+}
+
+/// Whether an address is in a section.
+fn is_in(section: &Section<'_>, addr: u64) -> bool {
+    section.addr <= addr && addr < section.end()
+}
+
 /// Reads all relocations that the linker kept of sections that are loaded.
 pub(super) fn collect(
     refs: &mut Refs,
@@ -167,33 +181,32 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
         kind != 0 && kinds.contains(&kind)
     }
 
-    /// Place and type of the records of a section whose type is wanted.
-    fn wanted(
-        records: &[u8],
-        about: &Section<'_>,
-        wanted: impl Fn(u32) -> bool + Sync,
-    ) -> Vec<(u64, u32)> {
-        relas(records, |r| {
-            let inside = r.r_offset >= about.addr && r.r_offset < about.end();
-            (wanted(r.r_type) && inside).then_some((r.r_offset, r.r_type))
-        })
-    }
-
     /// Relocations of a section of code.
     fn of_code(&self, refs: &mut Refs, records: &[u8], about: &Section<'_>) {
         let kinds = self.kinds;
-        refs.distant.extend(self.distant(records));
         if !kinds.forms.is_empty() {
             self.formed(refs, records);
         }
-        let found = Self::wanted(records, about, |kind| {
-            self.is_absolute(kind)
-                || kind == kinds.tls_descriptor_call
-                || kinds.distances.contains(&kind)
+        let found = parts_of(records, |part| {
+            let (mut fields, mut distant) = (Vec::new(), Vec::new());
+            for r in raw::relas(part) {
+                let kind = r.r_type;
+                let wanted = self.is_absolute(kind)
+                    || kind == kinds.tls_descriptor_call
+                    || kinds.distances.contains(&kind);
+                if wanted && is_in(about, r.r_offset) {
+                    fields.push((r.r_offset, kind));
+                }
+                let targets = self.distant(&r).into_iter().flatten();
+                distant.extend(targets.filter(|target| (self.in_code)(*target)));
+            }
+            (fields, distant)
         });
+        let (fields, distant): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        refs.distant.extend(distant.into_iter().flatten());
         // Where no instruction has such a field it is a word of a literal pool.
         let pools = !kinds.forms.is_empty() && self.fixed;
-        for (place, kind) in found {
+        for (place, kind) in fields.into_iter().flatten() {
             if pools && kind == kinds.word {
                 self.pointer(refs, place, self.elf.u64_at(place), Stored::Word);
             }
@@ -207,26 +220,21 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
         }
     }
 
-    /// Code that distances lead to, and where code counts from.
-    fn distant(&self, records: &[u8]) -> Vec<u64> {
+    /// Where a distance leads, and where code counts from, which need not be code.
+    fn distant(&self, r: &Rela) -> Option<[u64; 2]> {
         let kinds = self.kinds;
-        let led_to = |r: Rela| {
-            let leads = r.r_type == kinds.relative64 || kinds.distances.contains(&r.r_type);
-            if !leads || r.r_sym == 0 {
-                return None;
-            }
-            let value = self.symbols.get(r.r_sym as usize)?.value;
-            // The addend of a distance from the field itself also says where the code counts from.
-            let from = if r.r_type == kinds.relative64 {
-                value
-            } else {
-                0
-            };
-            Some([value.wrapping_add_signed(r.r_addend), from])
+        let leads = r.r_type == kinds.relative64 || kinds.distances.contains(&r.r_type);
+        if !leads || r.r_sym == 0 {
+            return None;
+        }
+        let value = self.symbols.get_nameless(r.r_sym as usize)?.value;
+        // The addend of a distance from the field itself also says where the code counts from.
+        let from = if r.r_type == kinds.relative64 {
+            value
+        } else {
+            0
         };
-        let mut targets = relas(records, led_to).into_flattened();
-        targets.retain(|target| (self.in_code)(*target));
-        targets
+        Some([value.wrapping_add_signed(r.r_addend), from])
     }
 
     /// Addresses that several instructions form together (AArch64).
@@ -243,7 +251,7 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
             if r.r_sym == 0 {
                 return forms.then_some(Part::Lost(r.r_offset, word));
             }
-            let value = self.symbols.get(r.r_sym as usize)?.value;
+            let value = self.symbols.get_nameless(r.r_sym as usize)?.value;
             let target = value.wrapping_add_signed(r.r_addend);
             part(word, r.r_offset, target, forms, (self.in_code)(target))
         };
@@ -263,39 +271,60 @@ impl<F: Fn(u64) -> bool + Sync> Kept<'_, '_, F> {
     /// Relocations of a section of data.
     fn of_data(&self, refs: &mut Refs, records: &[u8], about: &Section<'_>) {
         let kinds = self.kinds;
-        // Whatever a distance is counted from, who has it with the name of a function can make the function's
-        // address of it.
-        let named = |r: Rela| {
-            let relative = r.r_type == kinds.relative32 || r.r_type == kinds.relative64;
-            let symbol = self.symbols.get(r.r_sym as usize).filter(|_| relative)?;
-            (symbol.kind == STT_FUNC && (self.in_code)(symbol.value)).then_some(symbol.value)
-        };
-        refs.distant.extend(relas(records, named));
-        let found = Self::wanted(records, about, |kind| {
-            kind == kinds.relative32
-                || kind == kinds.relative64
-                || self.fixed && self.is_absolute(kind)
-        });
-        for (place, kind) in found {
-            let word32 = || {
-                let bytes = self.elf.bytes_at(place, 4)?;
-                Some(u32::from_le_bytes(bytes.try_into().unwrap_or_default()))
-            };
-            match kind {
-                // A jump table's entries are relative to the table, not to themselves, whatever their
-                // relocations say: they are found through the code that reads the table. So none of these
-                // values is known to be a pointer, and none follows what moves.
-                _ if kind == kinds.relative32 => refs.relative32.push(place),
-                _ if kind == kinds.relative64 => refs.relative64.push(place),
-                _ if kind == kinds.word => {
-                    self.pointer(refs, place, self.elf.u64_at(place), Stored::Word);
+        let found = parts_of(records, |part| {
+            let (mut data, mut distant) = (Refs::default(), Vec::new());
+            for r in raw::relas(part) {
+                let kind = r.r_type;
+                let relative = kind == kinds.relative32 || kind == kinds.relative64;
+                let wanted = relative || self.fixed && self.is_absolute(kind);
+                if !wanted {
+                    continue;
                 }
-                _ if kind == kinds.word32s => {
-                    let value = word32().map(|w| w as i32 as u64);
-                    self.pointer(refs, place, value, Stored::Word32);
+                if relative {
+                    distant.extend(self.named(&r));
                 }
-                _ => self.pointer(refs, place, word32().map(u64::from), Stored::Word32),
+                if is_in(about, r.r_offset) {
+                    self.datum(&mut data, r.r_offset, kind);
+                }
             }
+            (data, distant)
+        });
+        for (data, distant) in found {
+            refs.distant.extend(distant);
+            refs.relative32.extend(data.relative32);
+            refs.relative64.extend(data.relative64);
+            refs.pointers.extend(data.pointers);
+        }
+    }
+
+    /// Whatever a distance is counted from, who has it with the name of a function can make the function's address of
+    /// it: the address.
+    fn named(&self, r: &Rela) -> Option<u64> {
+        let symbol = self.symbols.get_nameless(r.r_sym as usize)?;
+        (symbol.kind == STT_FUNC && (self.in_code)(symbol.value)).then_some(symbol.value)
+    }
+
+    /// Notes what a relocation of data says.
+    fn datum(&self, refs: &mut Refs, place: u64, kind: u32) {
+        let kinds = self.kinds;
+        let word32 = || {
+            let bytes = self.elf.bytes_at(place, 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().unwrap_or_default()))
+        };
+        match kind {
+            // A jump table's entries are relative to the table, not to themselves, whatever their
+            // relocations say: they are found through the code that reads the table. So none of these
+            // values is known to be a pointer, and none follows what moves.
+            _ if kind == kinds.relative32 => refs.relative32.push(place),
+            _ if kind == kinds.relative64 => refs.relative64.push(place),
+            _ if kind == kinds.word => {
+                self.pointer(refs, place, self.elf.u64_at(place), Stored::Word);
+            }
+            _ if kind == kinds.word32s => {
+                let value = word32().map(|w| w as i32 as u64);
+                self.pointer(refs, place, value, Stored::Word32);
+            }
+            _ => self.pointer(refs, place, word32().map(u64::from), Stored::Word32),
         }
     }
 

@@ -66,7 +66,7 @@ impl Named {
 
     fn read_symbols(&mut self, elf: &Elf<'_>, table: SymbolTable, range: Range<usize>) {
         let symbols = elf.symbols(table);
-        for (i, s) in range.filter_map(|i| Some((i, symbols.get(i)?))) {
+        for (i, s) in range.filter_map(|i| Some((i, symbols.get_nameless(i)?))) {
             if !matches!(s.kind, STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE) || s.section == 0 {
                 continue;
             }
@@ -76,8 +76,9 @@ impl Named {
             if !section.is_code() || s.value < section.addr || s.value >= section.end() {
                 continue;
             }
+            let name = || symbols.get(i).map(|s| s.name).unwrap_or_default();
             // Mapping symbols: where data is among instructions.
-            if s.kind == STT_NOTYPE && (s.name == b"$d" || s.name.starts_with(b"$d.")) {
+            if s.kind == STT_NOTYPE && (name() == b"$d" || name().starts_with(b"$d.")) {
                 self.data.push(s.value);
             }
             if s.kind == STT_NOTYPE && (s.size == 0 || s.binding == 0) {
@@ -85,7 +86,7 @@ impl Named {
             }
             if table == SymbolTable::Static {
                 self.symbols.push((s.value, i as u32));
-                if is_cold_name(s.name) {
+                if is_cold_name(name()) {
                     self.cold.insert(s.value);
                 }
             } else {
@@ -114,7 +115,7 @@ impl Pieces {
     /// Merges what is named, and finds the unwind entry of each piece.
     pub fn new(elf: &Elf<'_>, named: &Named, eh: &EhFrame<'_>) -> Pieces {
         let (mut list, entries, without_size) = merge_ranges(elf, &named.ranges);
-        for p in &mut list {
+        postlink_parallel::map_mut(&mut list, |_, p| {
             // An empty function in front of another one (`__builtin_unreachable()`) has an entry for the same
             // start, and no code.
             let first = eh.fdes.partition_point(|f| f.start < p.start);
@@ -123,7 +124,7 @@ impl Pieces {
                 .take_while(|f| f.start == p.start)
                 .position(|f| f.len > 0)
                 .map(|i| (first + i) as u32);
-        }
+        });
         let starts: Vec<u64> = list.iter().map(|p| p.start).collect();
         Pieces {
             directory: Directory::new(&starts),
@@ -149,13 +150,9 @@ impl Pieces {
 
 /// `f.cold`, `f.cold.3`: parts that GCC and LLVM split off.
 fn is_cold_name(name: &[u8]) -> bool {
-    match name.windows(5).rposition(|w| w == b".cold") {
-        Some(i) => {
-            let rest = &name[i + 5..];
-            rest.is_empty() || rest[0] == b'.' && rest[1..].iter().all(u8::is_ascii_digit)
-        }
-        None => false,
-    }
+    let digits = name.iter().rev().take_while(|c| c.is_ascii_digit());
+    let numbered = name[..name.len() - digits.count()].strip_suffix(b".");
+    name.ends_with(b".cold") || numbered.is_some_and(|name| name.ends_with(b".cold"))
 }
 
 /// Sections whose contents are not functions.

@@ -12,6 +12,7 @@ use postlink_elf::elf::{Elf, SymbolTable};
 use postlink_elf::raw::PF_X;
 use postlink_elf::unwind::eh_frame::EhFrame;
 use postlink_elf::unwind::lsda::Personality;
+use postlink_elf::unwind::rows::Row;
 use postlink_isa::{Flow, Insn, Isa};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -75,6 +76,8 @@ pub struct Program<'d> {
     pub library: FxHashSet<u64>,
     /// Procedure linkage table stubs and import slots by address: the dynamic symbol's index.
     pub imports: FxHashMap<u64, u32>,
+    /// By CIE: what holds at the first instruction of its functions, if its instructions can be read.
+    pub initial_rows: Vec<Option<Row<'d>>>,
     /// By CIE: its personality routine, if that is known.
     pub personalities: Vec<Option<Personality>>,
     /// The program has some means of leaving frames other than returning.
@@ -132,6 +135,16 @@ impl<'d> Program<'d> {
         self.visible.may_follow(start)
             && self.refs.may_follow(start)
             && !self.folded.contains(&start)
+    }
+
+    /// What unwind entries of a CIE begin with.
+    ///
+    /// # Errors
+    ///
+    /// Instructions of the CIE that cannot be read.
+    pub fn initial_row(&self, cie: usize) -> Result<&Row<'d>, Pin> {
+        let row = self.initial_rows.get(cie).and_then(Option::as_ref);
+        row.ok_or(Pin::UnwindTable)
     }
 
     /// The piece that covers an address.

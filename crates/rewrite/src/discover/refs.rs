@@ -13,6 +13,7 @@ use postlink_isa::FixupKind;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::directory::Directory;
 use super::file::EM_AARCH64;
 use super::kept;
 
@@ -61,6 +62,8 @@ pub struct Refs {
     /// Places in data of 4-byte values that the linker computed relative to themselves (entries of
     /// position-independent jump tables among them), ascending.
     pub relative32: Vec<u64>,
+    /// Where they are: every address that code forms is looked up among them.
+    directory32: Directory,
     /// The same for 8-byte values (jump tables of gcc's large code model among them), ascending.
     pub relative64: Vec<u64>,
     /// Absolute address fields inside code, ascending.
@@ -264,6 +267,7 @@ impl Refs {
             .par_sort_unstable_by_key(|p| (p.place, matches!(p.stored, Stored::Word)));
         refs.pointers.dedup_by_key(|p| p.place);
         refs.relative32.par_sort_unstable();
+        refs.directory32 = Directory::new(&refs.relative32);
         refs.relative64.par_sort_unstable();
         refs.absolute_fields.par_sort_unstable_by_key(|f| f.0);
         refs.tls_descriptor_calls.sort_unstable();
@@ -435,7 +439,8 @@ impl Refs {
 
     /// How many bytes the self-relative value has that the linker wrote at `place`, if it wrote one there: 4 or 8.
     pub fn relative_width(&self, place: u64) -> Option<u64> {
-        if self.relative32.binary_search(&place).is_ok() {
+        let up_to = self.directory32.up_to(&self.relative32, place);
+        if up_to > 0 && self.relative32[up_to - 1] == place {
             Some(4)
         } else {
             self.relative64.binary_search(&place).is_ok().then_some(8)
@@ -447,6 +452,19 @@ impl Refs {
     pub fn relative(&self) -> impl Iterator<Item = (u64, u64)> {
         let short = self.relative32.iter().map(|p| (*p, 4));
         short.chain(self.relative64.iter().map(|p| (*p, 8)))
+    }
+
+    /// How many there are.
+    pub(super) fn relative_count(&self) -> usize {
+        self.relative32.len() + self.relative64.len()
+    }
+
+    /// One of them, by number.
+    pub(super) fn relative_value_at(&self, number: usize) -> (u64, u64) {
+        match number.checked_sub(self.relative32.len()) {
+            None => (self.relative32[number], 4),
+            Some(number) => (self.relative64[number], 8),
+        }
     }
 
     /// The value of such a place, sign-extended: what is added to an address.

@@ -172,13 +172,14 @@ pub fn found(elf: &Elf<'_>) -> Vec<&'static Runtime> {
     }
     let longest = symbols.keys().map(|name| name.len()).max().unwrap_or(0);
     for table in [SymbolTable::Static, SymbolTable::Dynamic] {
-        for s in elf.symbols(table).iter() {
-            if s.section != 0
-                && s.name.len() <= longest
-                && let Some(there) = symbols.get_mut(s.name)
-            {
-                *there = true;
-            }
+        let table = elf.symbols(table);
+        let known = |i| {
+            let s = table.get(i)?;
+            let may_be = s.section != 0 && s.name.len() <= longest;
+            (may_be && symbols.contains_key(s.name)).then_some(s.name)
+        };
+        for name in postlink_parallel::flat_map_range(table.len(), known) {
+            symbols.insert(name, true);
         }
     }
     let held = |r: &&Runtime| r.marks.iter().any(|mark| mark.is_in(elf, &symbols));

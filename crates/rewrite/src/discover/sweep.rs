@@ -14,8 +14,8 @@ use crate::phases;
 /// What the sweep has found: the piece that it was found in, and what it is. In no particular order.
 pub(super) type Events = Vec<Vec<(u32, Event)>>;
 
-/// Something that one piece does to another, or to its own inside.
-#[derive(Clone, Copy)]
+/// Something that one piece does to another, or to its own inside. There are millions: what is rare and large is kept
+/// elsewhere.
 pub(super) enum Event {
     Jump {
         target: u64,
@@ -45,11 +45,9 @@ pub(super) enum Event {
     NoReturn,
     /// An instruction forms an address where code is.
     FormsCode,
-    /// Forms the address of a place inside of it that nothing else leads to, unless a call of `after` returns.
-    FurtherEntry {
-        target: u64,
-        after: Option<u64>,
-    },
+    /// Forms the address of a place inside of it that nothing else leads to, unless a call of the second address
+    /// returns.
+    FurtherEntry(Box<(u64, Option<u64>)>),
 }
 
 /// Sweeps over all pieces. `calls`: imports and functions of a library that are safe to call, if calls matter at all.
@@ -337,8 +335,8 @@ impl PieceSweep<'_, '_> {
             true
         });
         found.retain(|f| !led_to.contains(&f.0));
-        for (target, after) in found {
-            self.event(Event::FurtherEntry { target, after });
+        for entry in found {
+            self.event(Event::FurtherEntry(Box::new(entry)));
         }
     }
 

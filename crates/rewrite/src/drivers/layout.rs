@@ -57,12 +57,15 @@ pub(super) fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen
             });
         }
     }
-    let original: Vec<u32> = (0..n as u32).collect();
     let problem = ext_tsp::Problem::new(&blocks, &jumps);
-    let before = problem.score(&original);
-    let order = match (&handlers, options.reorder_blocks) {
-        (_, false) => original,
-        (None, true) => problem.order(),
+    let original = || (0..n as u32).collect::<Vec<u32>>();
+    let (order, (before, after)) = match (&handlers, options.reorder_blocks) {
+        (_, false) => {
+            let order = original();
+            let score = problem.score(&order);
+            (order, (score, score))
+        }
+        (None, true) => problem.scored_order(),
         (Some(handler), true) => {
             // No chain has both kinds, so that handlers can go after all other blocks.
             let of = |b: u32| handler[b as usize];
@@ -73,10 +76,11 @@ pub(super) fn order_blocks(c: &Counted<'_>, options: &OptimizeOptions) -> Chosen
                 .collect();
             let order = ext_tsp::order(&blocks, &apart);
             let (last, first): (Vec<u32>, Vec<u32>) = order.into_iter().partition(|b| of(*b));
-            [first, last].concat()
+            let order = [first, last].concat();
+            let scores = (problem.score(&original()), problem.score(&order));
+            (order, scores)
         }
     };
-    let after = problem.score(&order);
     let split = options.split_functions
         && !c
             .analysed

@@ -8,11 +8,11 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
+use postlink_elf::OutputAddr;
 use postlink_elf::elf::Elf;
 use postlink_elf::note::NoteKind;
 use postlink_elf::unwind::lsda::Numbers;
 use postlink_elf::write::{WriteOptions, Writer};
-use postlink_elf::{OutputAddr, memory};
 use postlink_isa::{Code, Isa, Machine, with_isa};
 use postlink_layout::padding::Stretch;
 use postlink_profile::bolt_yaml::BoltYaml;
@@ -315,11 +315,11 @@ impl<'d, I: Isa> FittedTo<'d, I> {
         let counted = matches!(source, Source::Exact(_));
         let mut program = discover::<I>(elf, options, counted)?;
         let nonlocal_exits = NonlocalExits::new(&program);
-        give_back(elf);
+        elf.release();
         phases.begin("attach");
         let (attached, shares) = attach::attach_any::<I>(&program, &nonlocal_exits, source)?;
         program.shapes = None;
-        give_back(elf);
+        elf.release();
         phases.end();
         Ok(FittedTo {
             program,
@@ -426,7 +426,7 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             &mut shares,
             (&options, &stay),
         );
-        give_back(program.elf);
+        program.elf.release();
         phases.end();
         // What could not be emitted stands for nothing.
         let found = folds.list.len();
@@ -647,12 +647,6 @@ fn dyno_stats<I: Isa>(
     };
     stats.1.add::<I>(program, c, blocks, changes);
     stats
-}
-
-/// Gives back what a phase has read of the file, and freed: a third of what is in use then.
-fn give_back(elf: &Elf<'_>) {
-    elf.release();
-    memory::give_back_freed();
 }
 
 /// Finds functions, in a file that can be optimised; `counted`: by counters.

@@ -16,7 +16,7 @@ use postlink_isa::{Counters, RegSet};
 use smallvec::SmallVec;
 
 use super::body::{Emitted, Fragment, Span};
-use crate::analyse::FunctionUnwind;
+use crate::analyse::{FunctionUnwind, PieceRows};
 use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::Program;
 use crate::pin::Pin;
@@ -48,11 +48,11 @@ pub struct FragmentUnwind {
 }
 
 impl<'d> FunctionUnwind<'d> {
-    /// Carries the tables over to a fragment.
+    /// Carries the tables over to a fragment. `pieces`: the rows, by piece.
     pub fn carry(
         &self,
         program: &Program<'d>,
-        cfg: &Cfg,
+        (cfg, pieces): (&Cfg, &[PieceRows<'d>]),
         fragment: &Fragment,
         stack: Stack,
     ) -> Result<FragmentUnwind, Pin> {
@@ -65,13 +65,6 @@ impl<'d> FunctionUnwind<'d> {
                 numbers: Numbers::Shortest,
             });
         }
-        let made;
-        let pieces = if self.rows.is_empty() {
-            made = self.all_rows(program)?;
-            &made
-        } else {
-            &self.rows
-        };
         // Only what control takes to a landing pad has its pushed arguments taken off. Elsewhere their size
         // may be anything, so it is not changed: the unwinder runs all instructions up to a place,
         // so fewer of them are quicker.
@@ -84,7 +77,7 @@ impl<'d> FunctionUnwind<'d> {
             Vec::new()
         };
         let cie = &program.eh.cies[self.cie];
-        let initial = rows::initial_row(cie).map_err(|_| Pin::UnwindTable)?;
+        let initial = program.initial_row(self.cie)?;
         let mut list: Vec<(u64, &Row<'d>, &Span)> = Vec::new();
         for (at, row, span) in &settled {
             add(&mut list, *at, row, span);
@@ -96,9 +89,9 @@ impl<'d> FunctionUnwind<'d> {
         }
         let instructions = if list.iter().all(|(_, _, span)| is_as_before(span)) {
             let list: Vec<_> = list.iter().map(|(at, row, _)| (*at, *row)).collect();
-            rows::encode(cie, &initial, &list)
+            rows::encode(cie, initial, &list)
         } else {
-            with_lowered(cie, &initial, &list, stack)
+            with_lowered(cie, initial, &list, stack)
         };
         let instructions = instructions.map_err(|_| Pin::UnwindTable)?;
         let call_sites = match self.table {
@@ -116,7 +109,7 @@ impl<'d> FunctionUnwind<'d> {
     /// The rows of a fragment, with the size of pushed arguments changed only before what may lead to a landing pad.
     fn settled<'f>(
         &self,
-        pieces: &[(u64, Vec<(u64, Row<'d>)>)],
+        pieces: &[PieceRows<'d>],
         fragment: &'f Fragment,
     ) -> Result<Vec<(u64, Row<'d>, &'f Span)>, Pin> {
         let mut out: Vec<(u64, Row<'d>, &Span)> = Vec::new();
@@ -264,7 +257,7 @@ impl Stack {
 
 /// Calls for every stretch of a fragment that has one row: offset in the fragment, the row, and the input's addresses.
 fn each_row<'a, 'd, 'f>(
-    pieces: &'a [(u64, Vec<(u64, Row<'d>)>)],
+    pieces: &'a [PieceRows<'d>],
     fragment: &'f Fragment,
     mut found: impl FnMut(u64, &'a Row<'d>, &'f Span, Range<u64>),
 ) -> Result<(), Pin> {
@@ -381,11 +374,11 @@ pub fn carry<'d>(
     code: &Emitted,
     stack: Stack,
 ) -> Result<Option<[FragmentUnwind; 2]>, Pin> {
-    match from {
-        None => Ok(None),
-        Some(u) => Ok(Some([
-            u.carry(program, cfg, &code.fragments[0], stack)?,
-            u.carry(program, cfg, &code.fragments[1], stack)?,
-        ])),
-    }
+    let Some(u) = from else {
+        return Ok(None);
+    };
+    let rows = u.known_rows(program)?;
+    let of = |fragment| u.carry(program, (cfg, &rows), fragment, stack);
+    let [hot, cold] = &code.fragments;
+    Ok(Some([of(hot)?, of(cold)?]))
 }

@@ -283,7 +283,7 @@ fn relocated<I: Covers>(program: &Program<'_>) -> Vec<(u64, u64)> {
             raw::relas(part)
                 .filter_map(|r| {
                     let (place, kind) = (r.r_offset, r.r_type);
-                    let symbol = symbols.get(r.r_sym as usize)?;
+                    let symbol = symbols.get_nameless(r.r_sym as usize)?;
                     if I::CHANGES_POINTERS && SLOTS.contains(&kind) {
                         let word = u32::from_le_bytes(elf.bytes_at(place, 4)?.try_into().ok()?);
                         return (u64::from(word) == symbol.value).then_some((place, symbol.value));

@@ -129,8 +129,8 @@ fn make<'d, I: Isa>(
 }
 
 /// What is looked at.
-struct Shown<'a> {
-    program: &'a Program<'a>,
+struct Shown<'a, 'd> {
+    program: &'a Program<'d>,
     output: &'a Elf<'a>,
     names: Names,
     ready: &'a [Ready],
@@ -139,7 +139,7 @@ struct Shown<'a> {
 
 const FRAGMENTS: [&str; 2] = ["hot", "cold"];
 
-impl Shown<'_> {
+impl Shown<'_, '_> {
     /// An address of the output: in new code by fragment, else as in the input.
     fn name(&self, addr: u64) -> String {
         for (r, starts) in self.ready.iter().zip(self.fragments) {

@@ -112,6 +112,8 @@ pub fn splits<'d>(
     if m.unwind.is_some_and(FunctionUnwind::one_fragment) {
         return Ok(out);
     }
+    let rows = m.unwind.map(|unwind| unwind.known_rows(program));
+    let rows = rows.transpose()?.unwrap_or_default();
     for fragment in 0..2 {
         let spans = &m.code.fragments[fragment].spans;
         let stretches = m.stretches(fragment);
@@ -131,7 +133,7 @@ pub fn splits<'d>(
                 ..Fragment::default()
             };
             let carried = match m.unwind {
-                Some(unwind) => Some(unwind.carry(program, m.cfg, &part, stack)?),
+                Some(unwind) => Some(unwind.carry(program, (m.cfg, &rows), &part, stack)?),
                 None => None,
             };
             if i > 0 {

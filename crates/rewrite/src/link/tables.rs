@@ -41,7 +41,7 @@ impl Placement {
         for table in tables {
             let symbols = program.elf.symbols(*table);
             let edit = |index: usize| -> Option<(u32, SymbolEdit)> {
-                let s = symbols.get(index)?;
+                let s = symbols.get_nameless(index)?;
                 if !matches!(s.kind, 0 | 2 | 10) || s.section == 0 {
                     return None;
                 }

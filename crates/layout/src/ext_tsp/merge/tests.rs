@@ -131,7 +131,7 @@ fn bounds_and_caches_do_not_change_the_result() {
         let mut chains: Vec<Vec<u32>> = merger
             .chains
             .into_iter()
-            .map(|chain| chain.blocks)
+            .map(|chain| chain.blocks.into_vec())
             .filter(|chain| !chain.is_empty())
             .collect();
         let mut expected = plain(&graph, Cuts::All);
