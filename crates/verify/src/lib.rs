@@ -273,27 +273,6 @@ pub fn verify_mapped(files: Files<'_, '_>, options: &Options) -> Result<Report, 
     Ok(verify_parsed(&old, &new, (None, files.split), before, (options, &maps))?.0)
 }
 
-/// The same for files that are in memory.
-///
-/// # Errors
-///
-/// As for [`verify`].
-pub fn verify_split(
-    input: &[u8],
-    output: &[u8],
-    split: SplitUnits<'_>,
-    options: &Options,
-) -> Result<Report, Error> {
-    let files = Files {
-        input,
-        output,
-        split,
-        release: &|| (),
-        freed: &|| (),
-    };
-    verify_mapped(files, options)
-}
-
 /// The same with debug information in files of their own: proves that `new_debug` says of the output what
 /// `old_debug` says of the input.
 ///
