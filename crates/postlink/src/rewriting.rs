@@ -22,7 +22,7 @@ use postlink_rewrite::{
 };
 use postlink_verify::{
     Check, Failure, Files, Keep, Remembered, Report, SplitUnits, Verdict, verify_files_again,
-    verify_split,
+    verify_mapped,
 };
 use tempfile::TempPath;
 
@@ -490,12 +490,21 @@ pub fn check(input: &Input, output: &Path, options: &postlink_verify::Options) -
         None => Vec::new(),
     };
     let old: Vec<&[u8]> = files.iter().map(|file| file.contents()).collect();
-    let split = SplitUnits {
-        old: &old,
-        new: package.as_ref().map(|file| file.contents()),
+    let compared = Files {
+        input: input.bytes(),
+        output: written.bytes(),
+        split: SplitUnits {
+            old: &old,
+            new: package.as_ref().map(|file| file.contents()),
+        },
+        release: &|| {
+            input.release();
+            written.release();
+            files.iter().chain(&package).for_each(SplitData::release);
+        },
+        freed: &postlink_elf::memory::give_back_freed,
     };
-    verify_split(input.bytes(), written.bytes(), split, options)
-        .with_context(|| against(input, output))
+    verify_mapped(compared, options).with_context(|| against(input, output))
 }
 
 /// Names two files that are compared.

@@ -159,6 +159,8 @@ impl Facts {
             split: _,
             has_debug_info,
             ends: _,
+            // The input alone decides it.
+            distances: _,
             calculating: _,
             described,
             bare,

@@ -135,6 +135,9 @@ impl<Addr: Address> Index<Addr> {
     }
 }
 
+/// A relocation of code by a distance: place, type, symbol, addend.
+pub(crate) type Distance = (u64, u32, u32, u64);
+
 /// What an instrumented output has beside its code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -187,6 +190,8 @@ pub(crate) struct Context<'a> {
     pub has_debug_info: bool,
     /// Ends of moved functions that are the address of nothing else.
     pub ends: FxHashMap<InputAddr, FuncId>,
+    /// Relocations of code by distances, where kept ones were used.
+    pub distances: Vec<Distance>,
     /// Moved functions that calculate with distances, see [`crate::proof::distances`].
     pub calculating: FxHashSet<FuncId>,
     /// Data hold distances to places, see [`crate::proof::described`].

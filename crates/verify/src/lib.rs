@@ -52,6 +52,7 @@
 //! |---|---|---|
 //! | crate `yaxpeax-x86` | lengths, operands, reads and writes on x86-64 | `iced-x86`: all opcodes of three VEX and EVEX maps |
 //! | `arch/x86_64/quick.rs` | the same of the most common instructions | `yaxpeax-x86`: every opcode, ModRM byte and prefix |
+//! | `arch/x86_64/fields.rs` | which bytes may be fields, wherever instructions begin | what is decoded: every opcode, ModRM byte and prefix |
 //! | `arch/x86_64`: what that crate lacks | lengths of some VEX and EVEX instructions | `iced-x86`, as above |
 //! | `arch/aarch64` | everything on AArch64 | `fARM64`: every operation with registers that vary, and random words |
 //!
@@ -60,7 +61,8 @@
 //!
 //! # Cost
 //!
-//! Functions are walked in parallel. Of each pair of equal instructions only the old side is decoded. Rows
+//! Functions are walked in parallel. Of each pair of equal instructions only the old side is decoded. Old code that
+//! stays is decoded only where its bytes may be a field that leads to a place of interest ([`text`]). Rows
 //! are computed once per FDE of a moved function. Memory is a map of four bytes per byte of new code for the
 //! function being walked, and a few bits per byte for those that are done. The report does not depend on the
 //! number of threads.
@@ -257,22 +259,18 @@ pub struct SplitUnits<'a> {
     pub new: Option<&'a [u8]>,
 }
 
-/// The same as [`verify`] for programs whose debug information is partly in files of its own (split DWARF).
+/// The same as [`verify`] for files that are maps, and for programs whose debug information is partly in files of its
+/// own (split DWARF). Nothing is noted for another check.
 ///
 /// # Errors
 ///
 /// As for [`verify`].
-pub fn verify_split(
-    input: &[u8],
-    output: &[u8],
-    split: SplitUnits<'_>,
-    options: &Options,
-) -> Result<Report, Error> {
-    let old = Elf::parse(input, "input")?;
-    let new = Elf::parse(output, "output")?;
+pub fn verify_mapped(files: Files<'_, '_>, options: &Options) -> Result<Report, Error> {
+    let old = Elf::parse(files.input, "input")?;
+    let new = Elf::parse(files.output, "output")?;
     let before = (None, Keep::IfRefused);
-    let maps = Maps::of(&|| (), &|| ());
-    Ok(verify_parsed(&old, &new, (None, split), before, (options, &maps))?.0)
+    let maps = Maps::of(files.release, files.freed);
+    Ok(verify_parsed(&old, &new, (None, files.split), before, (options, &maps))?.0)
 }
 
 /// The same with debug information in files of their own: proves that `new_debug` says of the output what
@@ -645,6 +643,11 @@ fn starts(cx: &Context<'_>, claim: &Claim<'_>) -> Vec<u64> {
     text::starts(cx.input, &cx.old_unwind, &cx.code, moved)
 }
 
+/// Compares the unwind tables, and finds where something may begin meanwhile.
+fn unwind_and_starts(cx: &Context<'_>, claim: &Claim<'_>, found: &mut Findings) -> Vec<u64> {
+    postlink_parallel::join(|| compare_unwind(cx, found), || starts(cx, claim)).1
+}
+
 fn prove<'a, A: Arch>(
     input: &Elf<'a>,
     output: &Elf<'_>,
@@ -687,6 +690,7 @@ fn prove<'a, A: Arch>(
         has_debug_info: !counting
             && debug::is_described(debug_files.map_or(input, |d| d.0), output),
         ends: FxHashMap::default(),
+        distances: Vec::new(),
         calculating: FxHashSet::default(),
         described: false,
         bare: claim.basis.is_some(),
@@ -700,9 +704,8 @@ fn prove<'a, A: Arch>(
     bare::check_basis::<A>(input, claim, &mut found);
     let reused = check_claim(&cx, &layout, claim, &mut found);
     note_reused(&mut cx, reused);
-    compare_unwind(&cx, &mut found);
+    let starts = unwind_and_starts(&cx, claim, &mut found);
     maps.give_back();
-    let starts = starts(&cx, claim);
     text::entry_jumps::<A>(&mut cx, &starts, &mut found);
     let code = std::mem::take(&mut cx.code);
     let extents = Extents::new(input, &cx.old_unwind, &starts, &code);
@@ -712,7 +715,8 @@ fn prove<'a, A: Arch>(
     if cx.bare {
         cx.slots = bare::slots::<A>(&cx, &starts, &code);
     } else {
-        cx.calculating = distances::calculating::<A>(&cx);
+        cx.distances = distances::relocations::<A>(&cx);
+        cx.calculating = distances::calculating(&cx);
         cx.described = described::has_words::<A>(input);
     }
     let cx = cx;

@@ -188,16 +188,16 @@ impl Footprint {
 /// Registers, flags and the stack at one moment; registers that are not listed hold what they did at the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    // On the heap, since most states have none and are moved about.
+    // On the heap, since most states have none and are moved about; so is what follows that is large.
     regs: Vec<(u8, Value)>,
     lost: u8,
     slots: Vec<(i64, Value)>,
     /// Something was counted.
     counted: bool,
-    compared: Option<(Value, Value)>,
+    compared: Option<Box<(Value, Value)>>,
     /// A word of a counter that was found to be equal to a value. Words of tables do not change once they
     /// hold a target.
-    known: Option<(Place, Value)>,
+    known: Option<Box<(Place, Value)>>,
 }
 
 impl State {
@@ -400,8 +400,8 @@ impl Machine<'_, '_> {
             Place::Thread | Place::Operand => return None,
         }
         state.counted = true;
-        if matches!((place, state.known), (Place::Counter(a), Some((Place::Counter(b), _))) if a == b)
-        {
+        let is_known = state.known.as_ref().is_some_and(|known| known.0 == place);
+        if is_known && matches!(place, Place::Counter(_)) {
             state.known = None;
         }
         Some(())
@@ -425,8 +425,8 @@ impl Machine<'_, '_> {
             Place::Stack(_) | Place::Thread => Value::UNKNOWN,
             _ if mem.size == 4 => Value::of(Origin::Half(place)),
             _ if mem.size != 8 => Value::UNKNOWN,
-            _ => match state.known {
-                Some((known, value)) if known == place => value,
+            _ => match &state.known {
+                Some(known) if known.0 == place => known.1,
                 _ => Value::of(Origin::Word(place)),
             },
         })
@@ -563,7 +563,7 @@ impl Machine<'_, '_> {
                 let value = self.combined(state.get(a), state.get(b), minus);
                 state.set(to, value);
             }
-            Op::Compare { a, b } => state.compared = Some((state.get(a), state.get(b))),
+            Op::Compare { a, b } => state.compared = Some(Box::new((state.get(a), state.get(b)))),
             Op::PushFlags | Op::PopFlags => {
                 let push = matches!(op, Op::PushFlags);
                 if push {
@@ -663,7 +663,7 @@ impl Machine<'_, '_> {
 
     /// What is true on either way of a branch that asked whether what was compared is equal.
     fn learn(state: &mut State, equal: bool) {
-        if let Some((a, b)) = state.compared
+        if let Some((a, b)) = state.compared.as_deref().copied()
             && equal
         {
             for (word, value) in [(a, b), (b, a)] {
@@ -674,7 +674,7 @@ impl Machine<'_, '_> {
                 } = word
                     && value.less.is_some()
                 {
-                    state.known = Some((place, value));
+                    state.known = Some(Box::new((place, value)));
                 }
             }
         }
@@ -977,7 +977,10 @@ pub(crate) fn follow<'c, A: Arch>(
         };
         let (at, mut state) = popped?;
         let after = |end: Option<(u64, u32)>| end.map(|e| e.0);
-        let Some((bytes, step)) = code(at).and_then(|b| Some((b, A::step(b, at)?))) else {
+        let Some(bytes) = code(at) else {
+            return after(best);
+        };
+        let Some(step) = A::step(bytes, at) else {
             return after(best);
         };
         let counted = std::mem::take(&mut state.counted);

@@ -2,7 +2,8 @@
 
 mod support;
 
-use postlink_verify::{Options, Verdict, verify};
+use postlink_verify::{Files, Options, SplitUnits, Verdict, verify, verify_mapped};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn each(mut check: impl FnMut(&str, &[u8], &support::Rewritten, &[&str])) {
     for &(name, source, compiler, flags, args) in support::PROGRAMS {
@@ -72,6 +73,27 @@ fn correct_outputs_are_proved_function_by_function() {
                 "{name}: {f:x?}"
             );
         }
+    });
+}
+
+/// The command `verify` kept every page that it had read of both files.
+#[test]
+fn a_check_of_mapped_files_gives_their_pages_back_and_says_the_same() {
+    each(|name, input, rewritten, _| {
+        let (released, freed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let files = Files {
+            input,
+            output: &rewritten.image,
+            split: SplitUnits::default(),
+            release: &|| _ = released.fetch_add(1, Ordering::Relaxed),
+            freed: &|| _ = freed.fetch_add(1, Ordering::Relaxed),
+        };
+        let options = Options::default();
+        let mapped = verify_mapped(files, &options).expect("both can be read");
+        let plain = verify(input, &rewritten.image, &options).expect("both can be read");
+        assert_eq!(mapped.to_json(), plain.to_json(), "{name}");
+        let times = [released, freed].map(AtomicUsize::into_inner);
+        assert!(times.iter().all(|times| *times > 0), "{name}: {times:?}");
     });
 }
 

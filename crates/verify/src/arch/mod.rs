@@ -14,6 +14,7 @@ pub(crate) mod graph;
 pub(crate) mod step;
 pub(crate) mod x86_64;
 
+use crate::addr::InputAddr;
 use graph::Graph;
 use smallvec::SmallVec;
 use step::{Mem, Step};
@@ -63,6 +64,28 @@ pub(crate) enum FieldKind {
     Absolute,
     /// PC-relative address of a page, which other instructions add to (`adrp`).
     Page,
+}
+
+/// What bytes of code are if an instruction begins where it would have to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MaybeField {
+    /// The field of a direct branch to this address.
+    Branch(InputAddr),
+    /// That of an operand relative to the program counter: this address, or one a few bytes behind it if an immediate
+    /// follows the field ([`MaybeField::FOLLOWING`]). Unless `forms`, the instruction does not form the address; one
+    /// that does so has no immediate.
+    Operand { target: InputAddr, forms: bool },
+    /// A number that is loaded ([`Arch::loaded_number`]).
+    Loaded(u64),
+    /// The opcode of an indirect jump.
+    IndirectJump,
+    /// The prefix of an instruction that uses the segment of per-thread counters ([`Arch::uses_own`]).
+    OwnSegment,
+}
+
+impl MaybeField {
+    /// Bytes of the longest immediate, and some more.
+    pub(crate) const FOLLOWING: u64 = 8;
 }
 
 /// The bytes of an instruction that hold an address.
@@ -702,6 +725,32 @@ pub(crate) trait Arch: Sync + Send + 'static {
         let straight = insn.flow == Flow::Next && !insn.landing_pad;
         straight.then_some((insn.len, insn.field.is_some()))
     }
+
+    /// The last place of `code` with bytes that, wherever instructions begin, may be an address field of four bytes
+    /// that `is_wanted`, or with `all` something else that is: [`Arch::decode`] tells of no such thing in an
+    /// instruction that begins behind it. Where all instructions have the same length, decoding them costs no more,
+    /// and this is not asked.
+    fn may_have(
+        code: &[u8],
+        _addr: u64,
+        _all: bool,
+        _is_wanted: impl Fn(MaybeField) -> bool,
+    ) -> Option<usize> {
+        Some(code.len())
+    }
+
+    /// The same of branches with shorter fields that begin at some of these `places`, by where they lead.
+    fn may_branch(
+        code: &[u8],
+        _addr: u64,
+        _places: std::ops::Range<usize>,
+        _is_wanted: impl Fn(InputAddr) -> bool,
+    ) -> Option<usize> {
+        Some(code.len())
+    }
+
+    /// How far such a branch may lead from where it begins.
+    const SHORT_REACH: u64 = 0;
 
     /// The address that an instruction loads into a register as a plain number (`mov $table,%edx`). Any other
     /// number is not taken for one: in a large program constants of all kinds coincide with addresses inside

@@ -11,13 +11,14 @@
 
 use crate::addr::InputAddr;
 use crate::arch::Arch;
-use crate::context::{Context, Findings, FuncId};
+use crate::context::{Context, Distance, Findings, FuncId};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::elf::SHT_SYMTAB;
 use rustc_hash::FxHashSet;
 
-/// Relocations of code of some types: place, type, symbol, addend.
-fn relocations(cx: &Context<'_>, kinds: &[&[u32]]) -> Vec<(u64, u32, u32, u64)> {
+/// All relocations of code by distances.
+pub(crate) fn relocations<A: Arch>(cx: &Context<'_>) -> Vec<Distance> {
+    let kinds = [A::DISTANCES, A::DISTANCES_OF_DATA];
     let in_code = |info: u32| {
         let about = cx.input.sections.get(info as usize);
         info != 0 && about.is_some_and(|s| s.is_alloc() && cx.is_code(s.addr))
@@ -40,17 +41,17 @@ fn relocations(cx: &Context<'_>, kinds: &[&[u32]]) -> Vec<(u64, u32, u32, u64)> 
 }
 
 /// The moved functions that calculate with distances.
-pub(crate) fn calculating<A: Arch>(cx: &Context<'_>) -> FxHashSet<FuncId> {
-    let all = relocations(cx, &[A::DISTANCES, A::DISTANCES_OF_DATA]);
-    all.into_iter()
+pub(crate) fn calculating(cx: &Context<'_>) -> FxHashSet<FuncId> {
+    cx.distances
+        .iter()
         .filter_map(|r| cx.old.owner(InputAddr::new(r.0)))
         .collect()
 }
 
 /// Notes the moved functions that code knows by their distance.
 pub(crate) fn known<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
-    let all = relocations(cx, &[A::DISTANCES]).into_iter();
-    let mut relocs: Vec<(u32, u32, u64)> = all.map(|r| (r.1, r.2, r.3)).collect();
+    let of_code = cx.distances.iter().filter(|r| A::DISTANCES.contains(&r.1));
+    let mut relocs: Vec<(u32, u32, u64)> = of_code.map(|r| (r.1, r.2, r.3)).collect();
     if relocs.is_empty() {
         return;
     }

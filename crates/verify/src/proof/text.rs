@@ -5,12 +5,16 @@
 //! the address field of an instruction that is retargeted from a moved function's entry to its new one. The sweep
 //! also notes which old bodies are still entered from outside, and what starts a table of relative addresses.
 //!
+//! Where nothing differs, or jumps at old entries alone, most functions have no instruction of which anything is to be
+//! said. On x86-64 that is seen without decoding: no bytes that may be an address field, wherever instructions begin,
+//! lead to where it would matter ([`Arch::may_have`]). Else a function is decoded up to the last such bytes.
+//!
 //! Data between instructions can throw the sweep off for a few instructions. A difference there is then not found in
 //! an address field and fails: the mistake is on the safe side.
 
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::graph::Graph;
-use crate::arch::{Arch, Field, FieldKind, Flow, Insn};
+use crate::arch::{Arch, Field, FieldKind, Flow, Insn, MaybeField};
 use crate::consulted::{self, Consulted};
 use crate::context::{Context, Findings, FuncId};
 use crate::files::bytes::same_insn;
@@ -20,6 +24,7 @@ use crate::files::unwind::Table;
 use crate::proof::data::{KeptRelocs, explain, may_be_pointer};
 use crate::proof::staying::Piece;
 use crate::report::{Check, Failure};
+use rayon::slice::ParallelSliceMut;
 use rustc_hash::FxHashMap;
 
 /// Where decoding may start: ascending, within `code`.
@@ -46,7 +51,7 @@ pub(crate) fn starts(
         .chain(moved)
         .filter(in_code)
         .collect();
-    all.sort_unstable();
+    all.par_sort_unstable();
     all.dedup();
     all
 }
@@ -233,6 +238,9 @@ fn pads<A: Arch>(bytes: &[u8], len: usize) -> bool {
 /// Bytes of code that are about a part of a sweep.
 const PIECE: u64 = 1 << 16;
 
+/// Bytes at the beginning of a function in which a jump at its entry is.
+const FIRST: usize = 16;
+
 /// A part of the code that was swept: what was found, and what it rests on if that was noted.
 #[derive(Clone, Default)]
 pub(crate) struct Swept {
@@ -348,6 +356,9 @@ struct Sweeper<'a, 'f> {
 
 impl Sweeper<'_, '_> {
     fn run<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) {
+        let Some(last) = self.last_said::<A>(start, old, new) else {
+            return;
+        };
         let same = old == new;
         self.piece = (start, old.len() as u64);
         if !same && A::STEP == 4 && !self.cx.bare {
@@ -363,7 +374,9 @@ impl Sweeper<'_, '_> {
         let mut at = 0usize;
         let mut owned_from = InputAddr::new(start);
         let mut owned_until = owned_from;
-        while let Some(rest) = old.get(at..).filter(|r| !r.is_empty()) {
+        while at <= last
+            && let Some(rest) = old.get(at..).filter(|r| !r.is_empty())
+        {
             let addr = start + at as u64;
             if InputAddr::new(addr) >= owned_until {
                 owned_from = InputAddr::new(addr);
@@ -378,7 +391,9 @@ impl Sweeper<'_, '_> {
                 at += nothing;
                 continue;
             }
-            let Some(insn) = A::decode(rest, addr) else {
+            // What is cut off by the piece's end is none.
+            let fits = |insn: &Insn| usize::from(insn.len) <= rest.len();
+            let Some(insn) = A::decode(more, addr).filter(fits) else {
                 // Data, or something newer than the decoder. Differences in it are judged as data.
                 if !same && old.get(at) != new.get(at) && !self.in_patch(addr) {
                     let next = explain::<A>(self.cx, self.kept, self.relative, addr, self.found);
@@ -451,6 +466,100 @@ impl Sweeper<'_, '_> {
             }
             at += len;
         }
+    }
+
+    /// The last place of a piece of code at which decoding could find anything that is to be said, if there is one. Of
+    /// most pieces their bytes say that it could not: what is noted of an instruction depends on its address field,
+    /// which must lead to certain places, and of the old body of a moved function on a few other things that are rare.
+    fn last_said<A: Arch>(&mut self, start: u64, old: &[u8], new: &[u8]) -> Option<usize> {
+        let cx = self.cx;
+        let anywhere = Some(old.len());
+        if A::STEP > 1 || cx.bare || !cx.reused.is_empty() {
+            return anywhere;
+        }
+        let end = start.saturating_add(old.len() as u64);
+        let (owner, until) = cx.old.owner_from(InputAddr::new(start));
+        if until.get() < end || owner.is_none() && (old != new || cx.counts.is_some()) {
+            return anywhere;
+        }
+        self.owner = owner;
+        // Jumps at old entries are where functions begin.
+        let entry = FIRST.min(old.len());
+        let differs = || {
+            let rest = InputAddr::new(start.saturating_add(FIRST as u64));
+            let (jump, next) = cx.interiors.owner_from(rest);
+            let further = jump.is_some() || next.get() < end;
+            further
+                || old.get(entry..) != new.get(entry..)
+                || !self.differs_in_jumps(start, (old, new), entry)
+        };
+        if owner.is_some() && differs() {
+            return anywhere;
+        }
+        let sweeper = &*self;
+        let branches = |target: InputAddr| sweeper.is_branch_noted(target);
+        let is_noted = |field: MaybeField| match field {
+            MaybeField::Branch(target) => branches(target),
+            MaybeField::Operand { target, forms } => sweeper.is_operand_noted(target, forms),
+            MaybeField::Loaded(number) => {
+                cx.fixed() && number.is_multiple_of(4) && sweeper.is_base(number)
+            }
+            MaybeField::IndirectJump => true,
+            MaybeField::OwnSegment => cx.counts.is_some(),
+        };
+        let field = A::may_have(old, start, owner.is_some(), is_noted);
+        // Shorter branches reach the nearest functions at most, and the jump at the entry from near it.
+        let reach = A::SHORT_REACH;
+        let near = usize::try_from(reach).unwrap_or(usize::MAX).min(old.len());
+        let is_alone = |start: u64, end: u64| {
+            let (owner, until) = cx.old.owner_from(InputAddr::new(start));
+            owner.is_none() && until.get() >= end
+        };
+        let edge = |places| A::may_branch(old, start, places, branches);
+        let behind = !is_alone(end, end.saturating_add(reach));
+        let last = behind.then(|| edge(old.len() - near..old.len())).flatten();
+        let first = || match owner {
+            Some(_) => edge(0..near.saturating_add(entry)),
+            None if is_alone(start.saturating_sub(reach), start) => None,
+            None => edge(0..near),
+        };
+        field.max(last.or_else(first))
+    }
+
+    /// Whether the first so many bytes of a piece differ in the bytes of jumps at old entries alone.
+    fn differs_in_jumps(&self, start: u64, (old, new): (&[u8], &[u8]), count: usize) -> bool {
+        let pairs = (start..).zip(old.iter().zip(new)).take(count);
+        let mut differ = pairs.filter(|(_, (a, b))| a != b);
+        differ.all(|(at, _)| self.in_patch(at))
+    }
+
+    /// Whether it is noted that code of the owner branches there.
+    fn is_branch_noted(&self, target: InputAddr) -> bool {
+        let cx = self.cx;
+        // At an old entry is what leads to the new code.
+        match cx.old.owner(target) {
+            Some(id) if Some(id) == self.owner => cx.interiors.owner(target) == Some(id),
+            Some(id) => cx.function(id).is_none_or(|f| f.old_entry != target),
+            None => false,
+        }
+    }
+
+    /// The same of an operand of an instruction, which may be a few bytes behind `target`.
+    fn is_operand_noted(&self, target: InputAddr, forms: bool) -> bool {
+        let (cx, at) = (self.cx, target.get());
+        let is_formed = || {
+            let owner = cx.old.owner(target);
+            let is_others = owner.is_some_and(|id| Some(id) != self.owner);
+            is_others && cx.entry_of(target).is_none() || self.is_base(at)
+        };
+        if self.owner.is_some() {
+            return forms && is_formed();
+        }
+        let (owner, until) = cx.old.owner_from(target);
+        let is_others = || cx.is_abandoned(at) || cx.is_registered(at);
+        owner.is_some()
+            || until.get() - at <= MaybeField::FOLLOWING
+            || forms && (is_formed() || is_others() || cx.end_of(target).is_some())
     }
 
     /// A branch to code of the same owner, or of none as this: what [`Sweeper::reference`] notes of it.
@@ -1006,24 +1115,25 @@ impl Sweeper<'_, '_> {
 
     /// Notes what may be the start of a table of relative addresses, formed by the instruction at `by`.
     fn base(&mut self, by: u64, addr: u64, number: bool) {
-        if self.cx.is_code(addr)
-            && self
-                .cx
-                .old
-                .owner(InputAddr::new(addr))
-                .is_none_or(|id| Some(id) != self.owner)
-        {
-            return;
-        }
-        if let Some(word) = self.cx.input.u32_at(addr)
-            && word != 0
-            && self
-                .cx
-                .is_code(addr.wrapping_add_signed(i64::from(word as i32)))
-        {
+        if self.is_base(addr) {
             self.found.bases.push((addr, self.owner, number));
             self.found.formed.push((addr, by));
         }
+    }
+
+    /// Whether a table of relative addresses may begin there that code of the same owner forms the address of.
+    fn is_base(&self, addr: u64) -> bool {
+        let cx = self.cx;
+        let is_others = || {
+            let owner = cx.old.owner(InputAddr::new(addr));
+            owner.is_none_or(|id| Some(id) != self.owner)
+        };
+        if cx.is_code(addr) && is_others() {
+            return false;
+        }
+        cx.input.u32_at(addr).is_some_and(|word| {
+            word != 0 && cx.is_code(addr.wrapping_add_signed(i64::from(word as i32)))
+        })
     }
 
     /// The same for an address that is loaded as a number: the last four bytes of the instruction. Where the linker

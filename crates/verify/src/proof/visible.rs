@@ -22,6 +22,7 @@ use crate::arch::{Arch, Flow};
 use crate::files::claim::Range;
 use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB, Symbol};
 use crate::files::unwind::Table;
+use rayon::slice::ParallelSliceMut;
 use rustc_hash::FxHashMap;
 
 /// How many zero bits at the end of an address are kept.
@@ -205,7 +206,7 @@ impl<'a> Extents<'a> {
             (s.value, s.value.saturating_add(s.size), is_part)
         });
         let mut named: Vec<(u64, u64, bool)> = all.collect();
-        named.sort_unstable();
+        named.par_sort_unstable();
         let unwound = unwind.fdes.iter().filter(|f| f.end > f.start);
         let mut unwound: Vec<(u64, u64)> = unwound.map(|f| (f.start, f.end)).collect();
         if !unwound.is_sorted() {

@@ -20,6 +20,7 @@
 
 mod constants;
 mod effects;
+mod fields;
 mod guesses;
 mod huge;
 mod quick;
@@ -29,9 +30,10 @@ mod tables;
 
 use super::{
     Arch, AsksForHugePages, Compared, Counter, Effects, Field, FieldKind, FlagStep, FlagsOver,
-    Flow, Guess, IndexGuard, Insn, LabelFallback, LabelLoad, Leaves, Loaded, Notes,
+    Flow, Guess, IndexGuard, Insn, LabelFallback, LabelLoad, Leaves, Loaded, MaybeField, Notes,
     Operand as Recorded, Plain, TableLoad, Takes, ThroughSlot,
 };
+use crate::addr::InputAddr;
 use crate::arch::step::Step;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -382,11 +384,37 @@ impl Arch for X86_64 {
     }
 
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
-        quick::decode(bytes, addr).or_else(|| decode_slowly(bytes, addr))
+        // It is made where it is returned: copying what was just written in parts waits for that.
+        let quick = quick::decode(bytes, addr);
+        if quick.is_none() {
+            return decode_slowly(bytes, addr);
+        }
+        quick
     }
 
+    #[inline]
     fn straight(bytes: &[u8], _addr: u64) -> Option<(u8, bool)> {
         quick::straight(bytes)
+    }
+
+    const SHORT_REACH: u64 = 130;
+
+    fn may_have(
+        code: &[u8],
+        addr: u64,
+        all: bool,
+        is_wanted: impl Fn(MaybeField) -> bool,
+    ) -> Option<usize> {
+        fields::last(code, addr, all, is_wanted)
+    }
+
+    fn may_branch(
+        code: &[u8],
+        addr: u64,
+        places: std::ops::Range<usize>,
+        is_wanted: impl Fn(InputAddr) -> bool,
+    ) -> Option<usize> {
+        fields::last_short(code, addr, places, is_wanted)
     }
 
     fn stub_slot(bytes: &[u8], addr: u64) -> Option<u64> {

@@ -449,18 +449,22 @@ const SOON: [u8; 512] = {
 
 /// The length of the instruction at the start of `bytes`, if it is one of the common ones that continue with the next,
 /// and whether there is an address in it: what [`decode`] says.
-#[inline]
+#[inline(always)]
 pub(super) fn straight(bytes: &[u8]) -> Option<(u8, bool)> {
     let looked: &[u8; LOOKED_AT] = bytes.first_chunk()?;
-    soon(looked).or_else(|| {
-        let insn = decode_in(looked, 0)?;
-        let straight = insn.flow == Flow::Next && !insn.landing_pad;
-        straight.then_some((insn.len, insn.field.is_some()))
-    })
+    soon(looked).or_else(|| later(looked))
+}
+
+/// The same of those that are not.
+#[inline(never)]
+fn later(looked: &[u8; LOOKED_AT]) -> Option<(u8, bool)> {
+    let insn = decode_in(looked, 0)?;
+    let straight = insn.flow == Flow::Next && !insn.landing_pad;
+    straight.then_some((insn.len, insn.field.is_some()))
 }
 
 /// The same of those in [`SOON`], told without a branch.
-#[inline]
+#[inline(always)]
 fn soon(looked: &[u8; LOOKED_AT]) -> Option<(u8, bool)> {
     let word = u64::from_le_bytes(*looked.first_chunk()?);
     let rex = u32::from(word & 0xf0 == 0x40);

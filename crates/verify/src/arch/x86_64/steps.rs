@@ -145,7 +145,12 @@ fn quick(bytes: &[u8]) -> Option<Step> {
 
 /// See [`Arch::step`].
 pub(super) fn step(bytes: &[u8], addr: u64) -> Option<Step> {
-    quick(bytes).or_else(|| step_slowly(bytes, addr))
+    // A step is large: it is made where it is returned.
+    let quick = quick(bytes);
+    if quick.is_none() {
+        return step_slowly(bytes, addr);
+    }
+    quick
 }
 
 fn step_slowly(bytes: &[u8], addr: u64) -> Option<Step> {
