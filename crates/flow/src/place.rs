@@ -96,6 +96,8 @@ pub struct Placer {
     keys: Vec<u64>,
     /// Union-find: the parent of each node, itself for a root.
     parents: Vec<u32>,
+    /// By edge: it needs a counter.
+    needs: Vec<bool>,
     counted: Vec<u32>,
 }
 
@@ -114,9 +116,11 @@ impl Placer {
         self.join_uncountable(graph)?;
         self.keys.clear();
         self.counted.clear();
+        self.needs.clear();
+        self.needs.resize(graph.edges.len(), false);
         for (id, edge) in (0u32..).zip(&graph.edges) {
             match edge.weight {
-                Some(_) if edge.from == edge.to => self.counted.push(id),
+                Some(_) if edge.from == edge.to => self.needs[id as usize] = true,
                 Some(weight) => self
                     .keys
                     .push(u64::from(!rank(weight)) << 32 | u64::from(id)),
@@ -128,11 +132,10 @@ impl Placer {
         for &key in &self.keys {
             let id = key as u32;
             let edge = graph.edges[id as usize];
-            if !join(&mut self.parents, edge.from, edge.to) {
-                self.counted.push(id);
-            }
+            self.needs[id as usize] = !join(&mut self.parents, edge.from, edge.to);
         }
-        self.counted.sort_unstable();
+        let needing = (0u32..).zip(&self.needs).filter(|(_, needs)| **needs);
+        self.counted.extend(needing.map(|(id, _)| id));
         Ok(&self.counted)
     }
 

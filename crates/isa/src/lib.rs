@@ -179,14 +179,17 @@ impl RegSet {
     /// Every register and flag.
     pub const ALL: RegSet = RegSet(u64::MAX);
     /// Union.
+    #[inline]
     pub fn or(self, other: RegSet) -> RegSet {
         RegSet(self.0 | other.0)
     }
     /// What is in `self` and not in `other`.
+    #[inline]
     pub fn minus(self, other: RegSet) -> RegSet {
         RegSet(self.0 & !other.0)
     }
     /// Whether they share a member.
+    #[inline]
     pub fn meets(self, other: RegSet) -> bool {
         self.0 & other.0 != 0
     }
@@ -1224,6 +1227,12 @@ pub trait Runtime: Counters {
         _forks: impl Fn(&Insn) -> Forks,
     ) -> Option<(u64, &'static str)> {
         None
+    }
+
+    /// Whether `bytes`, an instruction after which control goes on to the next, may be what
+    /// [`per_thread_obstacle`](Runtime::per_thread_obstacle) finds. Quick, and true of more than that.
+    fn may_be_per_thread_obstacle(_bytes: &[u8]) -> bool {
+        true
     }
 
     /// Whether `bytes` begin with an instruction that reads or writes memory in the segment of per-thread counters and

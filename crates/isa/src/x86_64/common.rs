@@ -1,7 +1,7 @@
 //! The encodings that compiled code is made of, read without the full decoder.
 //!
 //! A rewriter looks at every instruction of a program several times, and nine of ten have one of few shapes:
-//! at most one of the prefixes `66`, `f2`, `f3`, a REX prefix, an opcode of one byte or of two beginning with
+//! at most one of the prefixes `64`, `66`, `f2`, `f3`, a REX prefix, an opcode of one byte or of two beginning with
 //! `0f`, a ModRM byte. [`Shape`] is what such bytes say; [`decode`] makes an [`Insn`] of it and [`effects`]
 //! what it reads and overwrites. Both say `None` to everything else, which is left to iced-x86, and must
 //! agree with that wherever they do answer: tests compare them for every prefix, opcode and ModRM byte.
@@ -9,12 +9,14 @@
 //! | opcode | decoded | effects |
 //! |---|---|---|
 //! | `00`–`3f` arithmetic, `63`, `69`, `6b`, `80`–`8b`, `8d`, `a8`, `a9`, `b0`–`bf`, `c6`, `c7` | yes | yes |
-//! | `50`–`5f` push, pop; `98`, `99` | yes | yes |
+//! | `50`–`5f` push, pop; `6a` push; `98`, `99` | yes | yes |
 //! | `c1`, `d1`, `d3` shifts | yes | shifts by constants other than 0 |
 //! | `f6`, `f7`, `fe`, `ff` | yes | `test`, `not`, `neg`, `inc`, `dec` |
 //! | `70`–`7f`, `e8`, `e9`, `eb`, `c3`, `ff /2`, `ff /4`, `0f 80`–`0f 8f`, without prefixes | yes | by their [`Flow`] |
 //! | `0f 40`–`0f 4f` cmov, `0f 90`–`0f 9f` set, `0f af`, `0f b6`, `0f b7`, `0f be`, `0f bf` | yes | yes |
-//! | `0f 1f /0` nop | yes | yes |
+//! | `90`, `0f 1f /0` nop | yes | yes |
+//! | `cc` int3, `0f 0b` ud2 | yes | by their [`Flow`] |
+//! | `0f a3` bt | yes | yes |
 //! | `0f 10`, `11`, `28`, `29`, `2e`, `2f`, `51`, `54`, `57`–`59`, `5c`–`5f`, `6f`, `7f`, `d6`, `ef` | yes | yes |
 
 use super::{AF, CF, OF, PF, SF, ZF};
@@ -23,7 +25,9 @@ use crate::{Cond, Effects, FixupKind, Flow, Insn, PcField, RegSet, Traits};
 /// What the bytes of an instruction say, up to its immediate.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// `66`, `f2`, `f3` or 0.
+    /// What follows its opcode.
+    follows: u16,
+    /// `64`, `66`, `f2`, `f3` or 0.
     prefix: u8,
     /// REX prefix, or 0.
     rex: u8,
@@ -41,24 +45,34 @@ struct Shape {
     len: u8,
 }
 
-const NO: u8 = 0;
+const NO: u16 = 0;
 /// Opcode only.
-const O: u8 = 1;
+const O: u16 = 1;
 /// ModRM byte.
-const M: u8 = 2;
-/// Immediate of one byte.
-const I1: u8 = 4;
-/// Immediate of four bytes; two with `66`, which is left alone.
-const I4: u8 = 8;
-/// Immediate of four bytes, eight with REX.W.
-const IV: u8 = 16;
+const M: u16 = 2;
+/// The immediate has two bytes with `66`, which is left alone.
+const SIZED: u16 = 4;
+/// The immediate has eight bytes with REX.W.
+const LARGE: u16 = 8;
 /// Without any prefix only.
-const BARE: u8 = 32;
+const BARE: u16 = 32;
 /// May have `f2` or `f3`, and means something else then, of the same shape.
-const REP: u8 = 64;
+const REP: u16 = 64;
+/// The ModRM byte decides whether it is common, or how long the immediate is.
+const GROUP: u16 = 128;
+/// Control may not go on to the next instruction, or it is a `nop`.
+const FLOW: u16 = 256;
+/// From here on: how long the immediate is.
+const IMMEDIATE: u32 = 12;
+/// Immediate of one byte.
+const I1: u16 = 1 << IMMEDIATE;
+/// Immediate of four bytes.
+const I4: u16 = 4 << IMMEDIATE | SIZED;
+/// Immediate of four bytes or eight.
+const IV: u16 = 4 << IMMEDIATE | SIZED | LARGE;
 
 /// What follows each opcode; those after `0f` in the second half.
-const FOLLOWS: [u8; 512] = {
+const FOLLOWS: [u16; 512] = {
     let mut t = [NO; 512];
     let mut op = 0;
     while op < 0x40 {
@@ -67,56 +81,62 @@ const FOLLOWS: [u8; 512] = {
             t[form] = M;
             form += 1;
         }
-        t[op + 4] = I1;
-        t[op + 5] = I4;
+        t[op + 4] = O | I1;
+        t[op + 5] = O | I4;
         op += 8;
     }
-    let ranges: [(usize, usize, u8); 45] = [
+    let ranges: [(usize, usize, u16); 51] = [
         (0x50, 0x5f, O),
         (0x63, 0x63, M),
         (0x69, 0x69, M | I4),
+        (0x6a, 0x6a, O | I1),
         (0x6b, 0x6b, M | I1),
-        (0x70, 0x7f, I1 | BARE),
+        (0x70, 0x7f, O | I1 | BARE | FLOW),
         (0x80, 0x80, M | I1),
         (0x81, 0x81, M | I4),
         (0x83, 0x83, M | I1),
         (0x84, 0x85, M),
         (0x88, 0x8b, M),
-        (0x8d, 0x8d, M),
+        (0x8d, 0x8d, M | GROUP),
+        (0x90, 0x90, O | BARE | FLOW),
         (0x98, 0x99, O),
-        (0xa8, 0xa8, I1),
-        (0xa9, 0xa9, I4),
-        (0xb0, 0xb7, I1),
-        (0xb8, 0xbf, IV),
-        (0xc1, 0xc1, M | I1),
-        (0xc3, 0xc3, O | BARE),
-        (0xc6, 0xc6, M | I1),
-        (0xc7, 0xc7, M | I4),
-        (0xd1, 0xd1, M),
-        (0xd3, 0xd3, M),
-        (0xe8, 0xe9, I4 | BARE),
-        (0xeb, 0xeb, I1 | BARE),
-        (0xf6, 0xf7, M),
-        (0xfe, 0xff, M),
+        (0xa8, 0xa8, O | I1),
+        (0xa9, 0xa9, O | I4),
+        (0xb0, 0xb7, O | I1),
+        (0xb8, 0xbf, O | IV),
+        (0xc1, 0xc1, M | I1 | GROUP),
+        (0xc3, 0xc3, O | BARE | FLOW),
+        (0xc6, 0xc6, M | I1 | GROUP),
+        (0xc7, 0xc7, M | I4 | GROUP),
+        (0xcc, 0xcc, O | BARE | FLOW),
+        (0xd1, 0xd1, M | GROUP),
+        (0xd3, 0xd3, M | GROUP),
+        (0xe8, 0xe9, O | I4 | BARE | FLOW),
+        (0xeb, 0xeb, O | I1 | BARE | FLOW),
+        (0xf6, 0xf7, M | GROUP),
+        (0xfe, 0xfe, M | GROUP),
+        (0xff, 0xff, M | GROUP | FLOW),
+        (0x10b, 0x10b, O | BARE | FLOW),
         (0x110, 0x111, M | REP),
-        (0x11f, 0x11f, M | BARE),
+        (0x11f, 0x11f, M | BARE | GROUP | FLOW),
         (0x128, 0x129, M),
-        (0x12e, 0x12f, M),
+        (0x12e, 0x12f, M | GROUP),
         (0x140, 0x14f, M),
         (0x151, 0x151, M | REP),
         (0x154, 0x154, M),
         (0x157, 0x157, M),
         (0x158, 0x159, M | REP),
         (0x15c, 0x15f, M | REP),
-        (0x16f, 0x16f, M | REP),
-        (0x17f, 0x17f, M | REP),
-        (0x180, 0x18f, I4 | BARE),
+        (0x16f, 0x16f, M | REP | GROUP),
+        (0x17f, 0x17f, M | REP | GROUP),
+        (0x180, 0x18f, O | I4 | BARE | FLOW),
         (0x190, 0x19f, M),
+        (0x1a3, 0x1a3, M),
         (0x1af, 0x1af, M),
         (0x1b6, 0x1b7, M),
         (0x1be, 0x1bf, M),
-        (0x1d6, 0x1d6, M | REP),
-        (0x1ef, 0x1ef, M),
+        (0x1d6, 0x1d6, M | REP | GROUP),
+        (0x1ef, 0x1ef, M | GROUP),
     ];
     let mut i = 0;
     while i < ranges.len() {
@@ -131,92 +151,106 @@ const FOLLOWS: [u8; 512] = {
     t
 };
 
+/// In [`OPERANDS`]: a SIB byte follows. The other bits are the length of the displacement.
+const SIB: u8 = 8;
+
+/// By ModRM byte: what follows it.
+const OPERANDS: [u8; 256] = {
+    let mut t = [0; 256];
+    let mut modrm = 0;
+    while modrm < 0xc0 {
+        t[modrm] = match modrm >> 6 {
+            1 => 1,
+            2 => 4,
+            _ if modrm & 7 == 5 => 4,
+            _ => 0,
+        };
+        if modrm & 7 == 4 {
+            t[modrm] |= SIB;
+        }
+        modrm += 1;
+    }
+    t
+};
+
 impl Shape {
-    /// Of the instruction at the beginning of `bytes`.
+    /// Of the instruction at the beginning of `bytes`. No processor foresees which instructions have a REX prefix, a
+    /// ModRM byte or a displacement, so nothing is asked of these that decides where to go on here.
     #[inline(always)]
     fn of(bytes: &[u8]) -> Option<Shape> {
-        let mut at = 0;
-        let mut next = *bytes.first()?;
-        let mut prefix = 0;
-        if matches!(next, 0x66 | 0xf2 | 0xf3) {
-            prefix = next;
-            at = 1;
-            next = *bytes.get(1)?;
-        }
-        let mut rex = 0;
-        if next & 0xf0 == 0x40 {
-            rex = next;
-            at += 1;
-            next = *bytes.get(at)?;
-        }
-        at += 1;
-        let mut opcode = u16::from(next);
-        if next == 0x0f {
-            opcode = 0x100 | u16::from(*bytes.get(at)?);
-            at += 1;
-        }
-        let follows = FOLLOWS[usize::from(opcode & 0x1ff)];
-        if follows == NO {
+        // All that the shape depends on is in the first six bytes. Where some of those are missing the instruction
+        // turns out to be longer than what there is of it, whatever stands for them.
+        let word = match bytes.first_chunk() {
+            Some(chunk) => u64::from_le_bytes(*chunk),
+            None => {
+                let mut chunk = [0; 8];
+                chunk[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(chunk)
+            }
+        };
+        let first = word as u8;
+        let prefixed = matches!(first, 0x64 | 0x66 | 0xf2 | 0xf3);
+        let prefix = if prefixed { first } else { 0 };
+        let word = if prefixed { word >> 8 } else { word };
+        let extended = word as u8 & 0xf0 == 0x40;
+        let rex = if extended { word as u8 } else { 0 };
+        let word = word >> (8 * u32::from(extended));
+        let long = word as u8 == 0x0f;
+        let word = word >> (8 * u32::from(long));
+        let opcode = u16::from(word as u8) | u16::from(long) << 8;
+        let word = word >> 8;
+        let follows = FOLLOWS[usize::from(opcode)];
+        if (follows == NO) | ((prefix | rex != 0) & (follows & BARE != 0)) {
             return None;
         }
-        if prefix | rex != 0 && follows & BARE != 0 {
-            return None;
+        if prefixed {
+            let fits = match prefix {
+                // The segment of an address, which is read in no other way than without it.
+                0x64 => follows & M != 0,
+                0x66 => follows & SIZED == 0,
+                _ => follows & REP != 0,
+            };
+            if !fits {
+                return None;
+            }
         }
-        match prefix {
-            0 => {}
-            0x66 if follows & (I4 | IV) == 0 => {}
-            0xf2 | 0xf3 if follows & REP != 0 => {}
-            _ => return None,
-        }
+        let has_modrm = follows & M != 0;
+        // Zero without one: then nothing follows it.
+        let modrm = if has_modrm { word as u8 } else { 0 };
+        let operand = OPERANDS[usize::from(modrm)];
+        let has_sib = operand & SIB != 0;
+        let sib = if has_sib { (word >> 8) as u8 } else { 0 };
+        let without_base = has_sib & (modrm < 0x40) & (sib & 7 == 5);
+        let displacement = operand & 7 | u8::from(without_base) << 2;
+        let large = (follows & LARGE != 0) & (rex & 8 != 0);
+        let mut immediate = (follows >> IMMEDIATE) as u8 + (u8::from(large) << 2);
+        let disp = u8::from(prefixed)
+            + u8::from(extended)
+            + u8::from(long)
+            + 1
+            + u8::from(has_modrm)
+            + u8::from(has_sib);
         let mut shape = Shape {
+            follows,
             prefix,
             rex,
             opcode,
-            modrm: 0,
-            sib: 0,
-            disp: at as u8,
-            imm: at as u8,
+            modrm,
+            sib,
+            disp,
+            imm: disp + displacement,
             len: 0,
         };
-        let mut immediate = match follows & (I1 | I4 | IV) {
-            0 => 0,
-            I1 => 1,
-            IV if rex & 8 != 0 => 8,
-            _ => 4,
-        };
-        if follows & M != 0 {
-            let modrm = *bytes.get(at)?;
-            at += 1;
-            shape.modrm = modrm;
-            let mut displacement = match modrm >> 6 {
-                1 => 1,
-                2 => 4,
-                _ => 0,
-            };
-            if modrm >> 6 != 3 {
-                if modrm & 7 == 4 {
-                    shape.sib = *bytes.get(at)?;
-                    at += 1;
-                    if modrm >> 6 == 0 && shape.sib & 7 == 5 {
-                        displacement = 4;
-                    }
-                } else if modrm & 0xc7 == 5 {
-                    displacement = 4;
-                }
-            }
-            shape.disp = at as u8;
-            at += displacement;
+        if follows & GROUP != 0 {
             immediate = shape.group(immediate)?;
         }
-        shape.imm = at as u8;
-        at += immediate;
-        shape.len = at as u8;
-        (at <= bytes.len()).then_some(shape)
+        shape.len = shape.imm + immediate;
+        (usize::from(shape.len) <= bytes.len()).then_some(shape)
     }
 
     /// Length of the immediate, where the ModRM byte has a say in it; `None` for members of groups that are not common.
     #[inline(always)]
-    fn group(&self, immediate: usize) -> Option<usize> {
+    fn group(&self, immediate: u8) -> Option<u8> {
         let member = self.modrm >> 3 & 7;
         let memory = self.modrm >> 6 != 3;
         match self.opcode {
@@ -224,7 +258,7 @@ impl Shape {
             0xc6 | 0xc7 | 0x11f => (member == 0).then_some(immediate),
             0x8d => memory.then_some(immediate),
             // `test` has an immediate; `mul` to `idiv` have none.
-            0xf6 => (member != 1).then_some(usize::from(member == 0)),
+            0xf6 => (member != 1).then_some(u8::from(member == 0)),
             0xf7 if self.prefix != 0 && member == 0 => None,
             0xf7 => (member != 1).then_some(if member == 0 { 4 } else { 0 }),
             0xfe => (member < 2).then_some(immediate),
@@ -244,13 +278,14 @@ impl Shape {
     /// Whether the operand is memory relative to `rip`.
     #[inline(always)]
     fn pc_relative(&self) -> bool {
-        self.modrm & 0xc7 == 5 && FOLLOWS[usize::from(self.opcode & 0x1ff)] & M != 0
+        // Without a ModRM byte that is 0.
+        self.modrm & 0xc7 == 5
     }
 
     /// Whether the operand of the ModRM byte is memory.
     #[inline(always)]
     fn memory(&self) -> bool {
-        self.modrm >> 6 != 3 && FOLLOWS[usize::from(self.opcode & 0x1ff)] & M != 0
+        (self.modrm < 0xc0) & (self.follows & M != 0)
     }
 
     /// Register in the `reg` field.
@@ -280,42 +315,45 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         field: None,
         traits: Traits::default(),
     };
-    match shape.opcode {
-        0x70..=0x7f | 0xeb | 0xe8 | 0xe9 | 0x180..=0x18f => {
-            let short = matches!(shape.opcode, 0x70..=0x7f | 0xeb);
-            let at = usize::from(shape.imm);
-            let (kind, displacement) = if short {
-                (FixupKind::Rel8 { trail: 0 }, i64::from(bytes[at] as i8))
-            } else {
-                (
-                    FixupKind::Rel32 { trail: 0 },
-                    i64::from(i32::from_le_bytes(*bytes[at..].first_chunk()?)),
-                )
-            };
-            let target = insn.end().wrapping_add_signed(displacement);
-            insn.field = Some(PcField {
-                at: shape.imm,
-                kind,
-                target,
-            });
-            insn.flow = match shape.opcode {
-                0xe8 => Flow::Call { target },
-                0xe9 | 0xeb => Flow::Jump { target },
-                _ => Flow::CondJump {
-                    cond: Cond(u32::from(shape.opcode & 15)),
+    if shape.follows & FLOW != 0 {
+        match shape.opcode {
+            0x70..=0x7f | 0xeb | 0xe8 | 0xe9 | 0x180..=0x18f => {
+                let short = matches!(shape.opcode, 0x70..=0x7f | 0xeb);
+                let at = usize::from(shape.imm);
+                let (kind, displacement) = if short {
+                    (FixupKind::Rel8 { trail: 0 }, i64::from(bytes[at] as i8))
+                } else {
+                    (
+                        FixupKind::Rel32 { trail: 0 },
+                        i64::from(i32::from_le_bytes(*bytes[at..].first_chunk()?)),
+                    )
+                };
+                let target = insn.end().wrapping_add_signed(displacement);
+                insn.field = Some(PcField {
+                    at: shape.imm,
+                    kind,
                     target,
-                },
-            };
-            return Some(insn);
-        }
-        0xc3 => insn.flow = Flow::Return,
-        0xff => match shape.modrm >> 3 & 7 {
-            2 => insn.flow = Flow::IndirectCall,
-            4 => insn.flow = Flow::IndirectJump,
+                });
+                insn.flow = match shape.opcode {
+                    0xe8 => Flow::Call { target },
+                    0xe9 | 0xeb => Flow::Jump { target },
+                    _ => Flow::CondJump {
+                        cond: Cond(u32::from(shape.opcode & 15)),
+                        target,
+                    },
+                };
+                return Some(insn);
+            }
+            0xc3 => insn.flow = Flow::Return,
+            0xcc | 0x10b => insn.flow = Flow::Stop,
+            0xff => match shape.modrm >> 3 & 7 {
+                2 => insn.flow = Flow::IndirectCall,
+                4 => insn.flow = Flow::IndirectJump,
+                _ => {}
+            },
+            0x90 | 0x11f => insn.traits.nop = true,
             _ => {}
-        },
-        0x11f => insn.traits.nop = true,
-        _ => {}
+        }
     }
     if shape.pc_relative() {
         let at = usize::from(shape.disp);
@@ -338,7 +376,7 @@ const ARITHMETIC: RegSet = RegSet(CF.0 | PF.0 | AF.0 | ZF.0 | SF.0 | OF.0);
 const LOGICAL: RegSet = RegSet(CF.0 | PF.0 | ZF.0 | SF.0 | OF.0);
 
 /// What a condition reads.
-pub fn condition(cond: u8) -> RegSet {
+pub const fn condition(cond: u8) -> RegSet {
     const OF_PAIR: [RegSet; 8] = [
         OF,
         CF,
@@ -349,95 +387,185 @@ pub fn condition(cond: u8) -> RegSet {
         RegSet(SF.0 | OF.0),
         RegSet(ZF.0 | SF.0 | OF.0),
     ];
-    OF_PAIR[usize::from(cond >> 1 & 7)]
+    OF_PAIR[(cond >> 1 & 7) as usize]
 }
 
-/// What an operand is to an instruction.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Read,
-    Write,
-    Both,
-}
-use Use::{Both, Read, Write};
+/// An operand of an instruction, as a set of these.
+type Role = u8;
+/// Its old value matters.
+const READ: Role = 1;
+/// It is overwritten.
+const WRITE: Role = 2;
+/// One byte of a register, which may be the second one.
+const BYTE: Role = 4;
+/// With `66`, two bytes of a register; else four, with which the others are cleared, or eight.
+const WIDE: Role = 8;
 
-/// How much of a register an operand is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Width {
-    /// One byte, which may be the second one.
-    Byte,
-    /// Two bytes.
-    Part,
-    /// Four, with which the others are cleared, or eight.
-    Whole,
+/// What an instruction does that is all there is to say of its opcode.
+#[derive(Clone, Copy)]
+struct Does {
+    /// The operand of the `reg` field.
+    reg: Role,
+    /// The operand of the `rm` field.
+    rm: Role,
+    /// Flags that are read.
+    flags_read: RegSet,
+    /// Flags that are set.
+    flags: RegSet,
+    /// Whether the opcode is one of these.
+    plain: bool,
+    /// Whether it is something else with one register twice.
+    differs: bool,
 }
-use Width::{Byte, Part, Whole};
+
+/// Of the eight arithmetic operations, by number: flags read, flags set, what happens to the first operand.
+const fn arithmetic(operation: usize) -> (RegSet, RegSet, Role) {
+    match operation & 7 {
+        0 | 5 => (RegSet::EMPTY, ARITHMETIC, READ | WRITE),
+        1 | 4 | 6 => (RegSet::EMPTY, LOGICAL, READ | WRITE),
+        7 => (RegSet::EMPTY, ARITHMETIC, READ),
+        _ => (CF, ARITHMETIC, READ | WRITE),
+    }
+}
+
+/// By opcode. Vector registers are not modelled.
+const DOES: [Does; 512] = {
+    const NOTHING: Does = Does {
+        reg: 0,
+        rm: 0,
+        flags_read: RegSet::EMPTY,
+        flags: RegSet::EMPTY,
+        plain: false,
+        differs: false,
+    };
+    let mut t = [NOTHING; 512];
+    let mut op = 0;
+    while op < 0x40 {
+        let (flags_read, flags, first) = arithmetic(op >> 3);
+        let mut form = 0;
+        while form < 4 {
+            let width = if form & 1 == 0 { BYTE } else { WIDE };
+            let (reg, rm) = if form < 2 {
+                (READ, first)
+            } else {
+                (first, READ)
+            };
+            t[op + form] = Does {
+                reg: reg | width,
+                rm: rm | width,
+                flags_read,
+                flags,
+                plain: true,
+                differs: matches!(op >> 3, 3 | 5 | 6),
+            };
+            form += 1;
+        }
+        op += 8;
+    }
+    let product = RegSet(CF.0 | OF.0);
+    let none = RegSet::EMPTY;
+    let list: [(usize, usize, Role, Role, RegSet); 31] = [
+        (0x63, 0x63, WRITE | WIDE, READ | WIDE, none),
+        (0x69, 0x69, WRITE | WIDE, READ | WIDE, product),
+        (0x6b, 0x6b, WRITE | WIDE, READ | WIDE, product),
+        (0x84, 0x84, READ | BYTE, READ | BYTE, LOGICAL),
+        (0x85, 0x85, READ | WIDE, READ | WIDE, LOGICAL),
+        (0x88, 0x88, READ | BYTE, WRITE | BYTE, none),
+        (0x89, 0x89, READ | WIDE, WRITE | WIDE, none),
+        (0x8a, 0x8a, WRITE | BYTE, READ | BYTE, none),
+        (0x8b, 0x8b, WRITE | WIDE, READ | WIDE, none),
+        // An address that is formed is not an operand.
+        (0x8d, 0x8d, WRITE | WIDE, 0, none),
+        (0xc6, 0xc6, 0, WRITE | BYTE, none),
+        (0xc7, 0xc7, 0, WRITE | WIDE, none),
+        (0x110, 0x111, 0, 0, none),
+        (0x128, 0x129, 0, 0, none),
+        (0x12e, 0x12f, 0, 0, ARITHMETIC),
+        (0x151, 0x151, 0, 0, none),
+        (0x154, 0x154, 0, 0, none),
+        (0x157, 0x157, 0, 0, none),
+        (0x158, 0x159, 0, 0, none),
+        (0x15c, 0x15f, 0, 0, none),
+        (0x16f, 0x16f, 0, 0, none),
+        (0x17f, 0x17f, 0, 0, none),
+        (0x190, 0x19f, 0, WRITE | BYTE, none),
+        (0x1a3, 0x1a3, READ | WIDE, READ | WIDE, CF),
+        (0x1af, 0x1af, READ | WRITE | WIDE, READ | WIDE, product),
+        (0x1b6, 0x1b6, WRITE | WIDE, READ | BYTE, none),
+        (0x1b7, 0x1b7, WRITE | WIDE, READ | WIDE, none),
+        (0x1be, 0x1be, WRITE | WIDE, READ | BYTE, none),
+        (0x1bf, 0x1bf, WRITE | WIDE, READ | WIDE, none),
+        (0x1d6, 0x1d6, 0, 0, none),
+        (0x1ef, 0x1ef, 0, 0, none),
+    ];
+    let mut i = 0;
+    while i < list.len() {
+        let (from, to, reg, rm, flags) = list[i];
+        let mut op = from;
+        while op <= to {
+            t[op] = Does {
+                reg,
+                rm,
+                flags,
+                plain: true,
+                ..NOTHING
+            };
+            if op >= 0x190 && op <= 0x19f {
+                t[op].flags_read = condition(op as u8);
+            }
+            op += 1;
+        }
+        i += 1;
+    }
+    t
+};
 
 /// Effects in the making.
 struct Sum {
     shape: Shape,
-    reads: RegSet,
-    kills: RegSet,
+    /// With `66`, unless REX.W outdoes it.
+    part: bool,
+    reads: u64,
+    kills: u64,
 }
 
 impl Sum {
     /// A register as an operand.
     #[inline(always)]
-    fn register(&mut self, number: u8, width: Width, how: Use) {
+    fn register(&mut self, number: u8, role: Role) {
         // Without REX, 4 to 7 are the second bytes of the first four.
-        let second = width == Byte && self.shape.rex == 0 && number & 12 == 4;
-        let member = RegSet(1 << if second { number & 3 } else { number });
-        if how != Write {
-            self.reads = self.reads.or(member);
-        }
-        if how != Read && width == Whole {
-            self.kills = self.kills.or(member);
-        }
+        let second = (role & BYTE != 0) & (self.shape.rex == 0) & (number & 12 == 4);
+        let number = number & if second { 3 } else { 15 };
+        let whole = (role & BYTE == 0) & !((role & WIDE != 0) & self.part);
+        self.reads |= u64::from(role & READ) << number;
+        self.kills |= u64::from((role & WRITE != 0) & whole) << number;
     }
 
     /// The operand of the `reg` field.
     #[inline(always)]
-    fn reg(&mut self, width: Width, how: Use) {
-        self.register(self.shape.reg(), width, how);
+    fn reg(&mut self, role: Role) {
+        self.register(self.shape.reg(), role);
     }
 
     /// The operand of the `rm` field, if it is a register.
     #[inline(always)]
-    fn rm(&mut self, width: Width, how: Use) {
-        if !self.shape.memory() {
-            self.register(self.shape.rm(), width, how);
-        }
+    fn rm(&mut self, role: Role) {
+        let role = if self.shape.memory() { 0 } else { role };
+        self.register(self.shape.rm(), role);
     }
 
     /// Registers of an address are read, whatever is done with what it points to.
     #[inline(always)]
     fn address(&mut self) {
         let shape = self.shape;
-        if !shape.memory() {
-            return;
-        }
-        if shape.modrm & 7 == 4 {
-            let index = shape.sib >> 3 & 7 | (shape.rex & 2) << 2;
-            if index != 4 {
-                self.reads.0 |= 1 << index;
-            }
-            if shape.sib & 7 != 5 || shape.modrm >> 6 != 0 {
-                self.reads.0 |= 1 << (shape.sib & 7 | (shape.rex & 1) << 3);
-            }
-        } else if !shape.pc_relative() {
-            self.reads.0 |= 1 << shape.rm();
-        }
-    }
-}
-
-/// Of the eight arithmetic operations, by number: flags read, flags set, what happens to the first operand.
-#[inline(always)]
-fn arithmetic(operation: u8) -> (RegSet, RegSet, Use) {
-    match operation & 7 {
-        0 | 5 => (RegSet::EMPTY, ARITHMETIC, Both),
-        1 | 4 | 6 => (RegSet::EMPTY, LOGICAL, Both),
-        7 => (RegSet::EMPTY, ARITHMETIC, Read),
-        _ => (CF, ARITHMETIC, Both),
+        let memory = shape.memory();
+        let has_sib = memory & (shape.modrm & 7 == 4);
+        let index = shape.sib >> 3 & 7 | (shape.rex & 2) << 2;
+        let base = if has_sib { shape.sib } else { shape.modrm } & 7;
+        // `rip` and nothing at all are in the place of the same register.
+        let has_base = memory & !((base == 5) & (shape.modrm < 0x40));
+        self.reads |= u64::from(has_sib & (index != 4)) << index;
+        self.reads |= u64::from(has_base) << (base | (shape.rex & 1) << 3);
     }
 }
 
@@ -447,165 +575,123 @@ pub fn effects(bytes: &[u8]) -> Option<Effects> {
     let shape = Shape::of(bytes)?;
     let mut sum = Sum {
         shape,
-        reads: RegSet::EMPTY,
-        kills: RegSet::EMPTY,
+        part: (shape.prefix == 0x66) & (shape.rex & 8 == 0),
+        reads: 0,
+        kills: 0,
     };
     sum.address();
-    // REX.W outdoes `66`.
-    let wide = if shape.prefix == 0x66 && shape.rex & 8 == 0 {
-        Part
-    } else {
-        Whole
-    };
-    let either = if shape.opcode & 1 == 0 { Byte } else { wide };
-    let low = shape.opcode as u8;
-    let member = shape.modrm >> 3 & 7;
-    let (mut flags_read, mut flags) = (RegSet::EMPTY, RegSet::EMPTY);
-    match shape.opcode {
-        0x00..=0x3f => {
-            let operation = low >> 3;
-            let how;
-            (flags_read, flags, how) = arithmetic(operation);
-            let same = !shape.memory() && shape.reg() == shape.rm();
-            match low & 7 {
-                0..=3 if same && matches!(operation, 3 | 5 | 6) => {
-                    // The old value does not matter to `xor` and `sub`. `sbb` is left to the decoder.
-                    if operation == 3 {
-                        return None;
-                    }
-                    sum.rm(either, Write);
-                }
-                0 | 1 => {
-                    sum.rm(either, how);
-                    sum.reg(either, Read);
-                }
-                2 | 3 => {
-                    sum.reg(either, how);
-                    sum.rm(either, Read);
-                }
-                _ => sum.register(0, either, how),
-            }
-        }
-        0x50..=0x57 => {
-            sum.register(4, Whole, Both);
-            sum.register(shape.low(), Whole, Read);
-        }
-        0x58..=0x5f => {
-            sum.register(4, Whole, Both);
-            sum.register(shape.low(), wide, Write);
-        }
-        0x63 => {
-            sum.reg(wide, Write);
-            sum.rm(wide, Read);
-        }
-        0x69 | 0x6b => {
-            sum.reg(wide, Write);
-            sum.rm(wide, Read);
-            flags = CF.or(OF);
-        }
-        0x80 | 0x81 | 0x83 => {
-            let how;
-            (flags_read, flags, how) = arithmetic(member);
-            sum.rm(either, how);
-        }
-        0x84 | 0x85 => {
-            sum.rm(either, Read);
-            sum.reg(either, Read);
-            flags = LOGICAL;
-        }
-        0x88 | 0x89 => {
-            sum.rm(either, Write);
-            sum.reg(either, Read);
-        }
-        0x8a | 0x8b => {
-            sum.reg(either, Write);
-            sum.rm(either, Read);
-        }
-        0x8d => sum.reg(wide, Write),
-        // A part of `rax` is read, and a larger part, or `rdx`, written.
-        0x98 | 0x99 => {
-            sum.register(0, Part, Read);
-            sum.register(if low == 0x98 { 0 } else { 2 }, wide, Write);
-        }
-        0xa8 | 0xa9 => {
-            sum.register(0, either, Read);
-            flags = LOGICAL;
-        }
-        0xb0..=0xb7 => sum.register(shape.low(), Byte, Write),
-        0xb8..=0xbf => sum.register(shape.low(), wide, Write),
-        0xc6 | 0xc7 => sum.rm(either, Write),
-        0xc1 | 0xd1 => {
-            let count = match shape.opcode {
-                0xd1 => 1,
-                _ => *bytes.get(usize::from(shape.imm))?,
-            };
-            let masked = count & if shape.rex & 8 != 0 { 63 } else { 31 };
-            // By 0 it changes no flag; by more than the operand has bits, it depends on the operation what CF becomes.
-            if masked == 0 || wide == Part {
+    let does = &DOES[usize::from(shape.opcode & 0x1ff)];
+    let (mut flags_read, mut flags) = (does.flags_read, does.flags);
+    if does.plain {
+        let (mut reg, mut rm) = (does.reg, does.rm);
+        if does.differs && !shape.memory() && shape.reg() == shape.rm() {
+            // The old value does not matter to `xor` and `sub`. `sbb` is left to the decoder.
+            if shape.opcode >> 3 == 3 {
                 return None;
             }
-            sum.rm(Whole, Both);
-            flags = LOGICAL;
-            if masked != 1 {
-                flags = flags.minus(OF);
-            }
+            (reg, rm) = (0, rm & !READ | WRITE);
         }
-        0xf6 | 0xf7 => match member {
-            0 => {
-                sum.rm(either, Read);
-                flags = LOGICAL;
-            }
-            2 => sum.rm(either, Both),
-            3 => {
-                sum.rm(either, Both);
-                flags = ARITHMETIC;
-            }
-            _ => return None,
-        },
-        0xfe | 0xff => match member {
-            0 | 1 => {
-                sum.rm(either, Both);
-                flags = ARITHMETIC.minus(CF);
-            }
-            _ => return None,
-        },
-        // Nothing at all, not even an address.
-        0x11f => return Some(Effects::default()),
-        // Vector registers are not modelled.
-        0x110 | 0x111 | 0x128 | 0x129 | 0x151 | 0x154 | 0x157..=0x159 | 0x15c..=0x15f => {}
-        0x16f | 0x17f | 0x1d6 | 0x1ef => {}
-        0x12e | 0x12f => flags = ARITHMETIC,
-        0x140..=0x14f => {
-            flags_read = condition(low);
-            sum.rm(wide, Read);
-            // The upper half of a register is cleared in any case.
-            if shape.rex & 8 == 0 && wide == Whole {
-                sum.reg(Whole, Both);
-            }
-        }
-        0x190..=0x19f => {
-            flags_read = condition(low);
-            sum.rm(Byte, Write);
-        }
-        0x1af => {
-            sum.reg(wide, Both);
-            sum.rm(wide, Read);
-            flags = CF.or(OF);
-        }
-        0x1b6 | 0x1be => {
-            sum.reg(wide, Write);
-            sum.rm(Byte, Read);
-        }
-        0x1b7 | 0x1bf => {
-            sum.reg(wide, Write);
-            sum.rm(wide, Read);
-        }
-        _ => return None,
+        sum.reg(reg);
+        sum.rm(rm);
+    } else {
+        (flags_read, flags) = sum.special(bytes)?;
     }
     Some(Effects {
-        reads: sum.reads.or(flags_read),
-        kills: sum.kills.or(flags),
+        reads: RegSet(sum.reads).or(flags_read),
+        kills: RegSet(sum.kills).or(flags),
     })
+}
+
+impl Sum {
+    /// Instructions of which more is to be said than of their opcode, and those with a register in it. Gives which
+    /// flags are read and which set.
+    fn special(&mut self, bytes: &[u8]) -> Option<(RegSet, RegSet)> {
+        let shape = self.shape;
+        let either = if shape.opcode & 1 == 0 { BYTE } else { WIDE };
+        let low = shape.opcode as u8;
+        let member = shape.modrm >> 3 & 7;
+        let (mut flags_read, mut flags) = (RegSet::EMPTY, RegSet::EMPTY);
+        match shape.opcode {
+            0x00..=0x3f => {
+                let first;
+                (flags_read, flags, first) = arithmetic(usize::from(low >> 3));
+                self.register(0, first | either);
+            }
+            0x50..=0x57 => {
+                self.register(4, READ | WRITE);
+                self.register(shape.low(), READ);
+            }
+            0x58..=0x5f => {
+                self.register(4, READ | WRITE);
+                self.register(shape.low(), WRITE | WIDE);
+            }
+            0x6a => self.register(4, READ | WRITE),
+            0x80 | 0x81 | 0x83 => {
+                let first;
+                (flags_read, flags, first) = arithmetic(usize::from(member));
+                self.rm(first | either);
+            }
+            // A part of `rax` is read, and a larger part, or `rdx`, written.
+            0x98 | 0x99 => {
+                self.register(0, READ);
+                self.register(if low == 0x98 { 0 } else { 2 }, WRITE | WIDE);
+            }
+            0xa8 | 0xa9 => {
+                self.register(0, READ | either);
+                flags = LOGICAL;
+            }
+            0xb0..=0xb7 => self.register(shape.low(), WRITE | BYTE),
+            0xb8..=0xbf => self.register(shape.low(), WRITE | WIDE),
+            0xc1 | 0xd1 => {
+                let count = match shape.opcode {
+                    0xd1 => 1,
+                    _ => *bytes.get(usize::from(shape.imm))?,
+                };
+                let masked = count & if shape.rex & 8 != 0 { 63 } else { 31 };
+                // By 0 it changes no flag; by more than the operand has bits, it depends on the operation what CF
+                // becomes.
+                if masked == 0 || self.part {
+                    return None;
+                }
+                self.rm(READ | WRITE);
+                flags = LOGICAL;
+                if masked != 1 {
+                    flags = flags.minus(OF);
+                }
+            }
+            0xf6 | 0xf7 => match member {
+                0 => {
+                    self.rm(READ | either);
+                    flags = LOGICAL;
+                }
+                2 => self.rm(READ | WRITE | either),
+                3 => {
+                    self.rm(READ | WRITE | either);
+                    flags = ARITHMETIC;
+                }
+                _ => return None,
+            },
+            0xfe | 0xff => match member {
+                0 | 1 => {
+                    self.rm(READ | WRITE | either);
+                    flags = ARITHMETIC.minus(CF);
+                }
+                _ => return None,
+            },
+            // Nothing at all, not even an address.
+            0x90 | 0x11f => self.reads = 0,
+            0x140..=0x14f => {
+                flags_read = condition(low);
+                self.rm(READ | WIDE);
+                // The upper half of a register is cleared in any case.
+                if shape.rex & 8 == 0 && !self.part {
+                    self.reg(READ | WRITE);
+                }
+            }
+            _ => return None,
+        }
+        Some((flags_read, flags))
+    }
 }
 
 #[cfg(test)]
@@ -623,7 +709,14 @@ mod tests {
             [0x40, 0x01, 0x1f, 0x20, 0x21, 0x3f, 0x41, 3, 4, 5, 6],
         ];
         let mut which = 0;
-        for prefix in [None, Some(0x66u8), Some(0xf2), Some(0xf3), Some(0x2e)] {
+        for prefix in [
+            None,
+            Some(0x64u8),
+            Some(0x66),
+            Some(0xf2),
+            Some(0xf3),
+            Some(0x2e),
+        ] {
             for rex in (0x3f..=0x4fu8).map(|r| (r != 0x3f).then_some(r)) {
                 for map in [None, Some(0x0fu8)] {
                     for opcode in 0..=255u8 {

@@ -54,9 +54,22 @@ pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
             kills: RegSet::EMPTY,
         }),
         Flow::Call { .. } => Some(CALL),
+        Flow::IndirectCall if is_near_call(bytes) => Some(CALL),
+        Flow::IndirectJump | Flow::Return => Some(Effects {
+            reads: X86_64::LIVE_AT_EXIT,
+            kills: RegSet::EMPTY,
+        }),
         _ => None,
     };
     quick.unwrap_or_else(|| effects_fully(bytes, insn))
+}
+
+/// Whether bytes are an indirect call without prefixes other than REX, within the segment.
+fn is_near_call(bytes: &[u8]) -> bool {
+    match *bytes {
+        [0xff, modrm, ..] | [0x40..=0x4f, 0xff, modrm, ..] => modrm >> 3 & 7 == 2,
+        _ => false,
+    }
 }
 
 /// The same by the full decoder alone.

@@ -429,6 +429,11 @@ impl Runtime for X86_64 {
         threads::obstacle(bytes, addr, stays, forks)
     }
 
+    #[inline]
+    fn may_be_per_thread_obstacle(bytes: &[u8]) -> bool {
+        threads::may_be_obstacle(bytes)
+    }
+
     fn uses_thread_segment(bytes: &[u8]) -> bool {
         threads::uses_segment(bytes)
     }

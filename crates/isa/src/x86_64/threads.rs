@@ -193,6 +193,7 @@ pub fn is_privileged(bytes: &[u8]) -> bool {
 }
 
 /// Whether a byte is a prefix that any instruction may have in front of its opcode, but for REX.
+#[inline]
 fn is_prefix(byte: u8) -> bool {
     matches!(
         byte,
@@ -254,15 +255,26 @@ fn constant(code: &[u8], register: Register) -> Option<u32> {
     value
 }
 
-/// Why an instruction is an obstacle, if it is; `before` is the straight-line code in front of it.
-fn judge(code: &[u8], before: &[u8]) -> Result<(), &'static str> {
-    // Most instructions begin with an opcode that is none of those below, or with a REX prefix and such an opcode.
+/// Whether an instruction may be an obstacle: a system call is one here, whatever its number.
+#[inline]
+pub fn may_be_obstacle(code: &[u8]) -> bool {
+    may_begin_obstacle(code) && judge(code, &[]).is_err()
+}
+
+/// Most instructions begin with an opcode that no obstacle has, or with a REX prefix and such an opcode.
+#[inline]
+fn may_begin_obstacle(code: &[u8]) -> bool {
     let first = match *code {
         [0x40..=0x4f, opcode, ..] => opcode,
         [first, ..] => first,
-        [] => return Ok(()),
+        [] => return false,
     };
-    if !is_prefix(first) && !matches!(first, 0x0f | 0x8e | 0xcd) {
+    is_prefix(first) || matches!(first, 0x0f | 0x8e | 0xcd)
+}
+
+/// Why an instruction is an obstacle, if it is; `before` is the straight-line code in front of it.
+fn judge(code: &[u8], before: &[u8]) -> Result<(), &'static str> {
+    if !may_begin_obstacle(code) {
         return Ok(());
     }
     let prefixes = code.iter().take_while(|byte| is_prefix(**byte)).count();
@@ -294,8 +306,9 @@ fn judge(code: &[u8], before: &[u8]) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{biased_obstacle, obstacle, uses_segment};
-    use crate::{Flow, Forks};
+    use super::{biased_obstacle, may_be_obstacle, obstacle, uses_segment};
+    use crate::x86_64::X86_64;
+    use crate::{Decode, Flow, Forks};
 
     #[test]
     fn gs_and_unknown_system_calls_are_obstacles_and_known_ones_are_not() {
@@ -321,6 +334,29 @@ mod tests {
         assert_eq!(found(&[0x0f, 0x01, 0xf8]), Some(0)); // swapgs
         assert_eq!(found(&[0x8e, 0xe8]), Some(0)); // mov gs,eax
         assert_eq!(found(&[0xcd, 0x80]), Some(0));
+    }
+
+    #[test]
+    fn what_is_an_obstacle_may_be_one() {
+        let mut found = 0;
+        let starts = (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| [a, b]));
+        for [a, b] in starts {
+            for rest in [[0, 0], [0xf8, 0], [0x01, 0xf8], [0xae, 0xd8], [0x8e, 0xe8]] {
+                let code = [a, b, rest[0], rest[1], 0, 0, 0, 0, 0, 0, 0, 0];
+                let Some(insn) = X86_64::decode(&code, 0).filter(|i| i.flow == Flow::Next) else {
+                    continue;
+                };
+                let code = &code[..usize::from(insn.len)];
+                if obstacle(code, 0, false, |_| Forks::Never).is_some() {
+                    assert!(may_be_obstacle(code), "{code:02x?}");
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 100, "{found}");
+        // That of a number which makes no thread, too.
+        assert!(may_be_obstacle(&[0x0f, 0x05]));
+        assert!(!may_be_obstacle(&[0x48, 0x89, 0xe5]));
     }
 
     #[test]

@@ -63,8 +63,29 @@ pub struct Scratch {
     /// By block: ways that lead to it.
     into: Vec<u32>,
     live: LiveScratch,
-    /// For [`count`].
     graph: Graph,
+    meaning: Vec<Meaning>,
+    prices: flow_graph::Prices,
+}
+
+impl Scratch {
+    /// A block's instructions with what each reads and overwrites, of the function whose [probes](Placement::probes)
+    /// were made last. `code`: what its graph was built with.
+    pub(crate) fn of_block<'s>(
+        &'s self,
+        code: &'s cfg::Scratch,
+        b: BlockId,
+    ) -> impl Iterator<Item = (&'s Insn, &'s Effects)> {
+        let (from, to) = self.ranges[b as usize];
+        let range = from as usize..to as usize;
+        let (insns, _) = code.instructions();
+        insns[range.clone()].iter().zip(&self.effects[range])
+    }
+
+    /// Uses the memory of a function's counters again.
+    pub(crate) fn take_back(&mut self, placement: Placement) {
+        (self.graph, self.meaning) = (placement.graph, placement.meaning);
+    }
 }
 
 /// A function's instructions with what each reads and overwrites: found out once for all of its counters.
@@ -97,8 +118,8 @@ impl<'i> Known<'i> {
             let len = of_piece.last().map_or(0, |i| i.end() - start);
             let bytes = program.elf.bytes_at(start, len).unwrap_or(&[]);
             effects.extend(of_piece.iter().map(|i| {
-                let at = (i.addr - start) as usize;
-                I::effects(&bytes[at..at + usize::from(i.len)], i)
+                // What is behind the instruction as well: eight bytes are read at once.
+                I::effects(&bytes[(i.addr - start) as usize..], i)
             }));
             kept.push(kept_at_calls::<I>(program, start));
         }
@@ -141,7 +162,11 @@ impl<'i> Known<'i> {
 
 /// Chooses counters.
 pub fn place(cfg: &Cfg, scratch: &mut Scratch) -> Result<Placement, Pin> {
-    let (graph, meaning) = flow_graph::build(cfg);
+    let memory = (
+        std::mem::take(&mut scratch.graph),
+        std::mem::take(&mut scratch.meaning),
+    );
+    let (graph, meaning) = flow_graph::build(cfg, memory, &mut scratch.prices);
     let counted = scratch.placer.place(&graph).map_err(uncountable)?.to_vec();
     Ok(Placement {
         graph,
@@ -224,7 +249,7 @@ impl Placement {
         for s in &cfg.succs {
             into[*s as usize] += 1;
         }
-        probes.nodes.reserve(self.counted.len());
+        probes.nodes.reserve(self.counted.len(), cfg.blocks.len());
         let known = Known::new::<I>(program, cfg, (code, kept), (effects, ranges));
         let spare = spare_of::<I>(program, cfg, &known);
         let live = Liveness::new::<I>(program, cfg, &known, live_scratch);
@@ -247,7 +272,7 @@ impl Placement {
                                 && !t.entry
                                 && !t.landing_pad
                                 && !t.returns_twice;
-                            if alone && !probes.nodes.contains_key(s) {
+                            if alone && probes.nodes.get(*s).is_none() {
                                 probes
                                     .nodes
                                     .insert(*s, node_counter::<I>(program, cfg, *s, counter, how));

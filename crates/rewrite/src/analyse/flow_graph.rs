@@ -10,7 +10,7 @@
 use postlink_flow::{Edge, Graph};
 use rustc_hash::FxHashMap;
 
-use super::frequency::Frequencies;
+use super::frequency::{self, Frequencies};
 use crate::cfg::{Block, BlockId, Cfg, Term};
 
 /// What an edge of the graph represents.
@@ -36,13 +36,17 @@ const WITH_JUMP: f32 = 2.0;
 /// The outside.
 const OUTSIDE: u32 = 0;
 
-/// Builds the graph, and says what each edge represents.
-pub(super) fn build(cfg: &Cfg) -> (Graph, Vec<Meaning>) {
-    let prices = Prices {
-        frequency: Frequencies::of(cfg),
-        ways_in: ways_in(cfg),
-    };
-    let builder = build_with(cfg, Some(prices), Graph::default());
+/// Builds the graph, and says what each edge represents, in memory that is used again, as is that of `prices`.
+pub(super) fn build(
+    cfg: &Cfg,
+    (mut graph, mut meaning): (Graph, Vec<Meaning>),
+    prices: &mut Prices,
+) -> (Graph, Vec<Meaning>) {
+    graph.edges.clear();
+    meaning.clear();
+    prices.frequency.guess(cfg, &mut prices.space);
+    ways_in(cfg, &mut prices.ways_in);
+    let builder = build_with(cfg, Some(prices), (graph, meaning));
     (builder.graph, builder.meaning)
 }
 
@@ -50,16 +54,21 @@ pub(super) fn build(cfg: &Cfg) -> (Graph, Vec<Meaning>) {
 /// zero: that is enough to know how many of them need a counter.
 pub(super) fn build_without_prices(cfg: &Cfg, graph: &mut Graph) {
     graph.edges.clear();
-    *graph = build_with(cfg, None, std::mem::take(graph)).graph;
+    let memory = (std::mem::take(graph), Vec::new());
+    *graph = build_with(cfg, None, memory).graph;
 }
 
-fn build_with(cfg: &Cfg, prices: Option<Prices>, graph: Graph) -> Builder<'_> {
+fn build_with<'a>(
+    cfg: &'a Cfg,
+    prices: Option<&'a Prices>,
+    (graph, meaning): (Graph, Vec<Meaning>),
+) -> Builder<'a> {
     let classes = Classes::new(cfg);
     let mut builder = Builder {
         cfg,
         prices,
         graph,
-        meaning: Vec::new(),
+        meaning,
         classes,
     };
     builder.graph.nodes = 1 + 2 * builder.blocks() + cfg.dispatches.len() as u32;
@@ -82,18 +91,12 @@ fn is_entered(block: &Block) -> bool {
 }
 
 /// How many ways lead into each block.
-fn ways_in(cfg: &Cfg) -> Vec<u32> {
-    let mut into: Vec<u32> = cfg
-        .blocks
-        .iter()
-        .map(|b| u32::from(is_entered(b)))
-        .collect();
-    for b in 0..cfg.blocks.len() as BlockId {
-        for s in cfg.succs(b) {
-            into[*s as usize] += 1;
-        }
+fn ways_in(cfg: &Cfg, into: &mut Vec<u32>) {
+    into.clear();
+    into.extend(cfg.blocks.iter().map(|b| u32::from(is_entered(b))));
+    for s in &cfg.succs {
+        into[*s as usize] += 1;
     }
-    into
 }
 
 /// Classes of indirect jumps that share a target.
@@ -126,7 +129,7 @@ impl Classes {
                 }
             }
         }
-        for b in &cfg.blocks {
+        for b in cfg.blocks.iter().filter(|_| count > 0) {
             if let Term::Dispatch {
                 dispatch,
                 leaves: true,
@@ -152,16 +155,18 @@ impl Classes {
 }
 
 /// What the costs of edges follow from.
-struct Prices {
+#[derive(Default)]
+pub(super) struct Prices {
     frequency: Frequencies,
     /// By block: how many ways lead into it.
     ways_in: Vec<u32>,
+    space: frequency::Space,
 }
 
 struct Builder<'a> {
     cfg: &'a Cfg,
     /// Nothing if costs do not matter; then it is not noted either what edges represent.
-    prices: Option<Prices>,
+    prices: Option<&'a Prices>,
     classes: Classes,
     graph: Graph,
     meaning: Vec<Meaning>,
@@ -219,7 +224,7 @@ impl Builder<'_> {
         if block.watch.loaded_out && self.cfg.blocks[s].watch.stores_in {
             return None;
         }
-        let Some(prices) = &self.prices else {
+        let Some(prices) = self.prices else {
             return Some(0.0);
         };
         let taken = prices.frequency.edges[(block.succ + k) as usize];
@@ -238,7 +243,7 @@ impl Builder<'_> {
     fn block(&mut self, b: BlockId) {
         let cfg = self.cfg;
         let block = &cfg.blocks[b as usize];
-        let prices = self.prices.as_ref();
+        let prices = self.prices;
         let runs = prices.map_or(0.0, |prices| prices.frequency.blocks[b as usize]);
         let own = (!block.watch.whole).then_some(runs);
         self.add(begin(b), end(b), own, Meaning::Node(b));

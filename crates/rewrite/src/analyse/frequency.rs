@@ -24,6 +24,8 @@
 //! A change of any number here changes where counters are, and needs a new [`super::counters::VERSION`], by which
 //! profiles made before are refused.
 
+use std::borrow::Cow;
+
 use crate::cfg::{Block, BlockId, Cfg, Term, Use};
 
 /// The odds of a way are multiplied by so much if
@@ -64,10 +66,20 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// Guesses for one function.
-    pub fn of(cfg: &Cfg) -> Self {
+    /// Guesses for one function, in the memory of those for another.
+    pub(super) fn guess(&mut self, cfg: &Cfg, space: &mut Space) {
         let n = cfg.blocks.len();
-        let (shares, furthest) = shares(cfg);
+        let Frequencies {
+            blocks,
+            edges: shares,
+        } = self;
+        let Space {
+            counted,
+            furthest,
+            room,
+        } = space;
+        counted.read(cfg);
+        find_shares(counted, cfg, (shares, furthest));
         let entered = |b: usize| match &cfg.blocks[b] {
             x if x.landing_pad => 0.001,
             x if b == 0 || x.entry => 1.0,
@@ -79,12 +91,12 @@ impl Frequencies {
             cfg.succs[ways.clone()].iter().zip(&shares[ways])
         };
         // First what arrives by edges that continue, from in front of the region; then how often each block runs.
-        let mut blocks: Vec<f32> = (0..n).map(entered).collect();
-        let mut room = Room::default();
+        blocks.clear();
+        blocks.extend((0..n).map(entered));
         let mut low = 0;
         while low < n {
-            let end = region(low, &furthest);
-            if furthest[low].is_some() {
+            let end = region(low, furthest);
+            if furthest[low] != NOT_BACK {
                 room.clear();
                 for b in low..end {
                     room.first.push(room.edges.len() as u32);
@@ -104,15 +116,21 @@ impl Frequencies {
             }
             low = end;
         }
-        let mut edges = shares;
-        for (b, count) in blocks.iter().enumerate() {
-            let block = &cfg.blocks[b];
-            for share in &mut edges[block.succ as usize..(block.succ + block.nsucc) as usize] {
+        for (block, count) in cfg.blocks.iter().zip(&*blocks) {
+            for share in &mut shares[block.succ as usize..(block.succ + block.nsucc) as usize] {
                 *share *= count;
             }
         }
-        Frequencies { blocks, edges }
     }
+}
+
+/// What guesses are made with, used again from function to function.
+#[derive(Default)]
+pub(super) struct Space {
+    counted: Counted,
+    /// By block: from which block the longest way back leads to it, or [`NOT_BACK`].
+    furthest: Vec<u32>,
+    room: Room,
 }
 
 /// A region as it is gone round, and space for the flow.
@@ -160,12 +178,12 @@ impl Room {
 
 /// The end of the region that starts at a block: of the loops, one in the other or overlapping, that no edge
 /// back leaves, or of the block alone.
-fn region(low: usize, furthest: &[Option<u32>]) -> usize {
+fn region(low: usize, furthest: &[u32]) -> usize {
     let mut end = low + 1;
     let mut at = low;
     while at < end {
-        if let Some(from) = furthest[at] {
-            end = end.max(from as usize + 1);
+        if furthest[at] != NOT_BACK {
+            end = end.max(furthest[at] as usize + 1);
         }
         at += 1;
     }
@@ -175,32 +193,48 @@ fn region(low: usize, furthest: &[Option<u32>]) -> usize {
 /// What is known of a function's blocks before its jumps are looked at.
 pub(crate) struct Shape<'a> {
     cfg: &'a Cfg,
+    counted: Cow<'a, Counted>,
+}
+
+/// What is counted of blocks.
+#[derive(Clone, Default)]
+struct Counted {
     /// By block: how many ways from others lead to it.
     ways_in: Vec<u32>,
     /// By block: it calls.
     calls: Vec<bool>,
 }
 
-impl<'a> Shape<'a> {
-    /// Of a function.
-    pub(crate) fn of(cfg: &'a Cfg) -> Shape<'a> {
-        let n = cfg.blocks.len();
-        let (mut ways_in, mut calls) = (vec![0; n], vec![false; n]);
+impl Counted {
+    fn read(&mut self, cfg: &Cfg) {
+        let Counted { ways_in, calls } = self;
+        ways_in.clear();
+        ways_in.resize(cfg.blocks.len(), 0);
         for s in &cfg.succs {
             ways_in[*s as usize] += 1;
+        }
+        calls.clear();
+        if cfg.field_index.is_empty() {
+            calls.resize(cfg.blocks.len(), false);
+        } else {
+            let fields = cfg.field_index.windows(2);
+            let fields = fields.map(|f| &cfg.fields[f[0] as usize..f[1] as usize]);
+            calls.extend(fields.map(|fields| fields.iter().any(|f| f.role == Use::Call)));
         }
         for s in cfg.sites.iter().filter(|s| !s.tail) {
             calls[s.block as usize] = true;
         }
-        if !cfg.field_index.is_empty() {
-            for (b, calls) in (0..).zip(&mut calls) {
-                *calls |= cfg.fields(b).iter().any(|f| f.role == Use::Call);
-            }
-        }
+    }
+}
+
+impl<'a> Shape<'a> {
+    /// Of a function.
+    pub(crate) fn of(cfg: &'a Cfg) -> Shape<'a> {
+        let mut counted = Counted::default();
+        counted.read(cfg);
         Shape {
             cfg,
-            ways_in,
-            calls,
+            counted: Cow::Owned(counted),
         }
     }
 
@@ -247,14 +281,14 @@ impl<'a> Shape<'a> {
         let at = to as usize;
         let block = &self.cfg.blocks[at];
         let succs = self.cfg.succs(to);
-        let ways_in = self.ways_in[at];
+        let ways_in = self.counted.ways_in[at];
         let alone = ways_in == 1;
         let jumps_back = succs.first().is_some_and(|s| *s <= to);
         let size = block.end - block.start;
         let all_return =
             |s: &[BlockId]| !s.is_empty() && s.iter().all(|s| self.block(*s).term == Term::Return);
         let list: [bool; WAY.len()] = [
-            self.calls[at],
+            self.counted.calls[at],
             block.term == Term::Return && !alone,
             matches!(block.term, Term::JumpOut { .. }),
             alone,
@@ -266,7 +300,7 @@ impl<'a> Shape<'a> {
             matches!(block.term, Term::Cond { .. }),
             matches!(block.term, Term::Dispatch { .. }),
             alone && block.term == Term::Jump && !jumps_back,
-            matches!(succs, [s] if self.ways_in[*s as usize] > 3),
+            matches!(succs, [s] if self.counted.ways_in[*s as usize] > 3),
             succs.iter().any(|s| self.block(*s).unlikely),
             size <= 8,
             (9..=16).contains(&size),
@@ -299,20 +333,26 @@ fn taken((way, other, distance): (u32, u32, usize)) -> f32 {
     way / (way + other)
 }
 
+/// In [`Space::furthest`]: no way leads back to the block.
+const NOT_BACK: u32 = u32::MAX;
+
 /// Which share of a block's flow takes each of its ways out, and from which block the longest way back leads to each.
-fn shares(cfg: &Cfg) -> (Vec<f32>, Vec<Option<u32>>) {
+fn find_shares(counted: &Counted, cfg: &Cfg, (shares, furthest): (&mut Vec<f32>, &mut Vec<u32>)) {
     let n = cfg.blocks.len();
-    let mut furthest: Vec<Option<u32>> = vec![None; n];
+    furthest.clear();
+    furthest.resize(n, NOT_BACK);
+    shares.clear();
+    shares.resize(cfg.succs.len(), 1.0);
+    let shape = Shape {
+        cfg,
+        counted: Cow::Borrowed(counted),
+    };
     for b in 0..n {
         for s in cfg.succs(b as BlockId) {
             if *s as usize <= b {
-                furthest[*s as usize] = Some(b as u32);
+                furthest[*s as usize] = b as u32;
             }
         }
-    }
-    let shape = Shape::of(cfg);
-    let mut shares = vec![1f32; cfg.succs.len()];
-    for b in 0..n {
         let block = &cfg.blocks[b];
         let succs = cfg.succs(b as BlockId);
         let first = block.succ as usize;
@@ -334,7 +374,6 @@ fn shares(cfg: &Cfg) -> (Vec<f32>, Vec<Option<u32>>) {
             _ => {}
         }
     }
-    (shares, furthest)
 }
 
 #[cfg(test)]
@@ -348,13 +387,19 @@ mod tests {
         for_tests::graph(32, blocks.iter().copied())
     }
 
+    fn guessed(cfg: &Cfg) -> Frequencies {
+        let mut guess = Frequencies::default();
+        guess.guess(cfg, &mut Space::default());
+        guess
+    }
+
     const COND: Term = Term::Cond { cond: Cond(4) };
 
     #[test]
     fn ways_that_look_alike_are_told_apart_by_distance_alone() {
         // Both ways return, and nothing else leads there.
         let cfg = graph(&[(COND, &[2, 1]), (Term::Return, &[]), (Term::Return, &[])]);
-        let guess = Frequencies::of(&cfg);
+        let guess = guessed(&cfg);
         let p = DISTANCE[2] / (DISTANCE[2] + 1.0);
         assert_eq!(guess.blocks, [1.0, 1.0 - p, p]);
         assert_eq!(Shape::of(&cfg).list(0), [(WAY.len() + 2, 1.0)]);
@@ -372,10 +417,10 @@ mod tests {
             (Term::Return, &[]),
             (Term::Return, &[]),
         ]);
-        let guess = Frequencies::of(&cfg);
+        let guess = guessed(&cfg);
         assert!(guess.blocks[1] > 0.8, "{guess:?}");
         cfg.blocks[1].unlikely = true;
-        let guess = Frequencies::of(&cfg);
+        let guess = guessed(&cfg);
         assert_eq!(guess.blocks[2], 0.998);
     }
 
@@ -387,7 +432,7 @@ mod tests {
             (COND, &[1, 3]),
             (Term::Return, &[]),
         ]);
-        let guess = Frequencies::of(&cfg);
+        let guess = guessed(&cfg);
         for (b, block) in cfg.blocks.iter().enumerate() {
             let ways = block.succ as usize..(block.succ + block.nsucc) as usize;
             let out: f32 = guess.edges[ways.clone()].iter().sum();

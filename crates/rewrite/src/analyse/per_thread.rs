@@ -15,10 +15,8 @@
 //! It is also the choice for programs without threads: it costs them next to nothing, and two processes that
 //! count in one file lose nothing.
 
-use std::cell::{Cell, RefCell};
-
-use postlink_isa::{Flow, Forks, Insn, Isa, RegSet};
-use rustc_hash::FxHashMap;
+use postlink_isa::{Effects, Flow, Forks, Insn, Isa, RegSet};
+use smallvec::SmallVec;
 
 use super::uncovered;
 use crate::cfg::{BlockId, Cfg};
@@ -51,7 +49,7 @@ pub fn obstacle<I: Isa>(
     if let Some(name) = program.imported(|name| UNNOTICED.contains(&name)) {
         return Some(format!("it uses the function {}", name.escape_ascii()));
     }
-    let survey = Survey::new::<I>(program, nonlocal_exits);
+    let survey = Survey::new(program, nonlocal_exits);
     follow_tail_calls::<I>(program, nonlocal_exits, &survey);
     let known = &*nonlocal_exits;
     let of_function = |f: usize| {
@@ -66,49 +64,53 @@ pub fn obstacle<I: Isa>(
     })
 }
 
-/// What one pass over all code finds out about functions, so that they need not be decoded again and again.
+/// What the sweep over all code has noted, by function.
 struct Survey {
-    /// By function: it is looked at instruction by instruction once more, as something in it is an obstacle, or as it
-    /// jumps to what is known to fork.
+    /// By function: it is looked at instruction by instruction, as something in it may be an obstacle, or as it jumps
+    /// to what is known to fork.
     suspects: Vec<bool>,
     /// Functions, and what they jump to other than their insides, by function.
     jumps: Vec<(u32, u64)>,
 }
 
 impl Survey {
-    fn new<I: Isa>(program: &Program<'_>, known: &NonlocalExits) -> Survey {
-        // By function: whether it is suspect, and what it jumps to.
-        let of_function = |f: usize| {
-            let jumps: RefCell<Vec<(u32, u64)>> = RefCell::default();
-            let mut suspect = false;
-            for piece in &program.functions[f].pieces {
-                let piece = &program.pieces[*piece as usize];
-                if is_stub(program, piece) {
-                    // Its jumps mean nothing here, so they are not noted.
-                    suspect = true;
-                    continue;
-                }
-                let forks = Cell::new(false);
-                let note = |insn: &Insn| {
-                    if let Some(to) = known.callee(program, insn) {
-                        let inside = piece.start < to && to < piece.end;
-                        jumps
-                            .borrow_mut()
-                            .extend((!inside).then_some((f as u32, to)));
-                    }
-                    forks.set(forks.get() || known.call(program, insn).forks != Forks::Never);
-                    Forks::Never
-                };
-                let bytes = program.elf.bytes_at(piece.start, piece.end - piece.start);
-                let bytes = bytes.unwrap_or_default();
-                let found = I::per_thread_obstacle(bytes, piece.start, false, note);
-                suspect |= forks.get() || found.is_some();
-            }
-            [(suspect, jumps.into_inner())]
+    fn new(program: &Program<'_>, known: &NonlocalExits) -> Survey {
+        let Some(survey) = &program.survey else {
+            // Then all functions are looked at.
+            return Survey {
+                suspects: vec![true; program.functions.len()],
+                jumps: Vec::new(),
+            };
         };
-        let all = postlink_parallel::flat_map_range(program.functions.len(), of_function);
-        let suspects = all.iter().map(|one| one.0).collect();
-        let jumps = all.into_iter().flat_map(|one| one.1).collect();
+        let mut suspects = vec![false; program.functions.len()];
+        let mut suspect = |piece: &Piece| suspects[piece.function as usize] = true;
+        for piece in &survey.suspects {
+            suspect(&program.pieces[*piece as usize]);
+        }
+        // Jumps of stubs mean nothing here, so they are not noted.
+        program
+            .pieces
+            .iter()
+            .filter(|p| is_stub(program, p))
+            .for_each(&mut suspect);
+        // What jumps to its own inside is not noted.
+        let inside = known
+            .all_forking()
+            .filter_map(|at| Some((program.piece_at(at)?, at)));
+        inside
+            .filter(|(piece, at)| piece.start < *at)
+            .for_each(|(piece, _)| suspect(piece));
+        let may_be_any = known.known(None).forks != Forks::Never;
+        let mut jumps = Vec::with_capacity(survey.jumps.len());
+        for (piece, to) in &survey.jumps {
+            let piece = &program.pieces[*piece as usize];
+            match to {
+                Some(to) if !is_stub(program, piece) => jumps.push((piece.function, *to)),
+                None if may_be_any => suspect(piece),
+                _ => {}
+            }
+        }
+        jumps.sort_unstable();
         Survey { suspects, jumps }
     }
 
@@ -216,8 +218,15 @@ fn of_function<I: Isa>(
 }
 
 /// Whether the check at a function's entry must save what it uses: hand-written code may be given something
-/// there, and so may code that reads it before it writes it.
-pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
+/// there, and so may code that reads it before it writes it. `of_block`: a block's instructions, and what they do.
+pub fn must_save<'i, I: Isa, B>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    of_block: impl Fn(BlockId) -> B,
+) -> bool
+where
+    B: Iterator<Item = (&'i Insn, &'i Effects)>,
+{
     // More blocks than this are not looked at.
     const ENOUGH: usize = 512;
     let Some(first) = cfg.blocks.first() else {
@@ -231,11 +240,15 @@ pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
         return true;
     }
     // What may still hold something of the time before the entry, by block.
-    let mut seen: FxHashMap<BlockId, RegSet> = FxHashMap::default();
+    let mut seen: SmallVec<[(BlockId, RegSet); 8]> = SmallVec::new();
     let mut work: Vec<(BlockId, RegSet)> = vec![(0, I::ENTRY_SCRATCH)];
     let mut instructions = 0;
     while let Some((b, open)) = work.pop() {
-        let known = seen.entry(b).or_default();
+        let place = seen.iter().position(|s| s.0 == b).unwrap_or(seen.len());
+        if place == seen.len() {
+            seen.push((b, RegSet::EMPTY));
+        }
+        let known = &mut seen[place].1;
         if open.minus(*known) == RegSet::EMPTY {
             continue;
         }
@@ -244,12 +257,8 @@ pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
         if seen.len() > ENOUGH {
             return true;
         }
-        let block = &cfg.blocks[b as usize];
-        let Some(bytes) = program.elf.bytes_at(block.start, block.end - block.start) else {
-            return true;
-        };
         let (mut read, mut ended) = (false, false);
-        let stopped = I::sweep(bytes, block.start, |insn| {
+        for (insn, effects) in of_block(b) {
             instructions += 1;
             match insn.flow {
                 Flow::Call { .. } | Flow::IndirectCall | Flow::Return | Flow::Stop => ended = true,
@@ -259,15 +268,15 @@ pub fn must_save<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> bool {
                     ended = true;
                 }
                 _ => {
-                    let at = (insn.addr - block.start) as usize;
-                    let effects = I::effects(&bytes[at..at + usize::from(insn.len)], insn);
                     read = effects.reads.meets(open);
                     open = open.minus(effects.kills);
                 }
             }
-            !read && !ended && open != RegSet::EMPTY
-        });
-        if read || stopped.is_some() {
+            if read || ended || open == RegSet::EMPTY {
+                break;
+            }
+        }
+        if read {
             return true;
         }
         if !ended && open != RegSet::EMPTY {

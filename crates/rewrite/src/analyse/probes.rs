@@ -64,6 +64,38 @@ pub struct NodeCounter {
     pub live: RegSet,
 }
 
+/// Counters in the middle of blocks, at most one in each.
+#[derive(Clone, Debug, Default)]
+pub struct NodeCounters {
+    /// By block, as far as one has a counter: one more than the counter's place in the list, or 0.
+    places: Vec<u32>,
+    list: Vec<NodeCounter>,
+}
+
+impl NodeCounters {
+    /// Takes room for so many counters in so many blocks.
+    pub fn reserve(&mut self, counters: usize, blocks: usize) {
+        self.list.reserve(counters);
+        self.places.reserve(blocks);
+    }
+
+    /// Puts a counter into a block that has none.
+    pub fn insert(&mut self, block: BlockId, counter: NodeCounter) {
+        let block = block as usize;
+        if block >= self.places.len() {
+            self.places.resize(block + 1, 0);
+        }
+        self.list.push(counter);
+        self.places[block] = self.list.len() as u32;
+    }
+
+    /// The counter in a block.
+    pub fn get(&self, block: BlockId) -> Option<NodeCounter> {
+        let place = self.places.get(block as usize)?.checked_sub(1)?;
+        self.list.get(place as usize).copied()
+    }
+}
+
 /// A counter on an edge that gets code of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeCounter {
@@ -76,8 +108,8 @@ pub struct EdgeCounter {
 /// What is put into the code.
 #[derive(Clone, Debug, Default)]
 pub struct Probes {
-    /// By block.
-    pub nodes: FxHashMap<BlockId, NodeCounter>,
+    /// In blocks.
+    pub nodes: NodeCounters,
     /// By (block, which of its ways out: index into its successors; for a conditional jump out of the
     /// function the way out is index `nsucc`).
     pub edges: FxHashMap<(BlockId, u32), EdgeCounter>,

@@ -5,7 +5,7 @@
 //! is copied like the others, unless it is a direct jump, which is encoded again for its new place.
 
 use postlink_isa::{FixupKind, Flow, Forks, Insn, Isa};
-use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::build::FunctionCode;
 use super::graph::{Block, BlockId, Callee, Cfg, ExclusiveRegion, Field, Site, Term, Use};
@@ -16,18 +16,64 @@ use crate::pin::Pin;
 /// Where a block goes, as input addresses: where its jump leads, then where it falls through to. 0 stands for none.
 pub(super) type Targets = [u64; 2];
 
+/// Which block begins at an address: a list with a place for each byte of the function. Most functions are short, and a
+/// hash table takes longer to fill than that.
+#[derive(Default)]
+pub(super) struct BlockIndex {
+    /// By piece: its range, and the place of its first byte in the list.
+    pieces: SmallVec<[(u64, u64, usize); 2]>,
+    /// By byte of all pieces: the block that begins there, or [`NO_BLOCK`].
+    blocks: Vec<BlockId>,
+}
+
+/// In [`BlockIndex`]: no block begins there.
+const NO_BLOCK: BlockId = BlockId::MAX;
+
+impl BlockIndex {
+    /// Forgets the function that it was of, and is of one with these pieces.
+    fn begin(&mut self, ranges: &[(u64, u64)]) {
+        self.pieces.clear();
+        let mut size = 0;
+        for &(start, end) in ranges {
+            self.pieces.push((start, end, size));
+            size += (end - start) as usize;
+        }
+        self.blocks.clear();
+        self.blocks.resize(size, NO_BLOCK);
+    }
+
+    fn place(&self, addr: u64) -> Option<usize> {
+        let holds = |p: &&(u64, u64, usize)| addr >= p.0 && addr < p.1;
+        let &(start, _, first) = self.pieces.iter().find(holds)?;
+        Some(first + (addr - start) as usize)
+    }
+
+    /// A block begins at an address in the function.
+    fn insert(&mut self, addr: u64, block: BlockId) {
+        if let Some(place) = self.place(addr).and_then(|at| self.blocks.get_mut(at)) {
+            *place = block;
+        }
+    }
+
+    /// The block that begins at an address.
+    pub fn get(&self, addr: u64) -> Option<BlockId> {
+        let block = self.blocks.get(self.place(addr)?)?;
+        (*block != NO_BLOCK).then_some(*block)
+    }
+}
+
 /// Cuts the function into blocks at `leaders`, which are ascending. Notes in `index` which block begins at an
-/// address, and in `targets` for each block where it goes.
+/// address, and in `targets` for each block where it goes. The graph that is given is empty.
 pub(super) fn cut<I: Isa>(
     code: &FunctionCode<'_, '_>,
     nonlocal_exits: &NonlocalExits,
     jumps: &IndirectJumps,
     leaders: &[u64],
-    (index, targets): (&mut FxHashMap<u64, BlockId>, &mut Vec<Targets>),
+    (mut cfg, index, targets): (Cfg, &mut BlockIndex, &mut Vec<Targets>),
 ) -> Result<Cfg, Pin> {
     let about = leaders.len() + code.seen.ends;
     targets.clear();
-    let mut cfg = Cfg::default();
+    index.begin(&code.ranges);
     cfg.blocks.reserve(about);
     cfg.field_index.reserve(about + 1);
     cfg.fields.reserve(code.seen.fields);
@@ -39,6 +85,7 @@ pub(super) fn cut<I: Isa>(
         targets,
         ahead: &[],
         absolute: &[],
+        forms: false,
         twice: false,
     };
     let mut found = 0usize;
@@ -47,6 +94,7 @@ pub(super) fn cut<I: Isa>(
         cutter.ahead = &leaders[leaders.partition_point(|l| *l < code.ranges[piece].0)..];
         let (start, end) = code.ranges[piece];
         cutter.absolute = code.program.refs.absolute_fields_in(start, end);
+        cutter.forms = !code.program.refs.formed_in(start, end).is_empty();
         cutter.twice = false;
         let mut k = from;
         while k < to {
@@ -74,6 +122,8 @@ struct Cutter<'a, 'd> {
     ahead: &'a [u64],
     /// Absolute fields of the piece that have not been come to.
     absolute: &'a [(u64, FixupKind)],
+    /// Some instructions of the piece form an address together.
+    forms: bool,
     /// What was just cut off may come back more than once.
     twice: bool,
 }
@@ -133,6 +183,7 @@ impl<'a> Cutter<'a, '_> {
             piece: piece as u16,
         };
         loop {
+            k += self.quiet(&code.insns[k..to]);
             let insn = code.insns[k];
             k += 1;
             let last = insn.end() >= code.ranges[piece].1 || k >= to;
@@ -152,6 +203,24 @@ impl<'a> Cutter<'a, '_> {
                 return Ok(k);
             }
         }
+    }
+
+    /// How many instructions there are in front of the first that may end the block or have fields, or is the last.
+    fn quiet(&self, insns: &[Insn]) -> usize {
+        if self.forms {
+            return 0;
+        }
+        let leader = self.ahead.iter().find(|leader| **leader > insns[0].addr);
+        let field = self.absolute.iter().find(|field| field.0 >= insns[0].addr);
+        // One that begins there may be the next.
+        let end = leader.map_or(u64::MAX, |leader| *leader);
+        let end = field.map_or(end, |field| end.min(field.0));
+        let is_quiet = |pair: &[Insn]| {
+            let [insn, next] = pair else { return false };
+            let plain = insn.flow == Flow::Next && insn.field.is_none();
+            plain && !insn.traits.system_call && next.addr < end
+        };
+        insns.windows(2).take_while(|pair| is_quiet(pair)).count()
     }
 
     /// What an instruction means for the block that it is in. `last`: the piece ends after it.

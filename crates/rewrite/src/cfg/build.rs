@@ -14,10 +14,9 @@
 //! | [`mark`] | entries, labels, landing pads, tables' entries by block |
 
 use postlink_isa::{FixupKind, Flow, Insn, Isa};
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::blocks::{self, Targets};
+use super::blocks::{self, BlockIndex, Targets};
 use super::exclusive;
 use super::explained::JumpReason;
 use super::graph::{BlockId, Cfg, TableEntry, Term};
@@ -34,11 +33,20 @@ pub struct Scratch {
     insns: Vec<Insn>,
     pieces: Vec<(usize, usize)>,
     leaders: Vec<u64>,
-    index: FxHashMap<u64, BlockId>,
+    /// In [`sort_places`]: by byte of the function, a bit.
+    marks: Vec<u64>,
+    index: BlockIndex,
     targets: Vec<Targets>,
+    /// A graph that is needed no more.
+    graph: Cfg,
 }
 
 impl Scratch {
+    /// Uses the memory of a graph again.
+    pub(crate) fn take_back(&mut self, graph: Cfg) {
+        self.graph = graph;
+    }
+
     /// The instructions of the function whose graph was built last, piece by piece, and by piece its first one and one
     /// past its last.
     pub fn instructions(&self) -> (&[Insn], &[(usize, usize)]) {
@@ -72,28 +80,36 @@ pub fn build_for_now<I: Isa>(
         insns,
         pieces,
         leaders,
+        marks,
         index,
         targets,
+        graph,
     } = scratch;
     insns.clear();
     pieces.clear();
     leaders.clear();
-    index.clear();
     let code = FunctionCode::read::<I>(program, function, insns, pieces)?;
     let tables = relative_tables(&code);
-    collect_leaders(&code, &tables, leaders);
+    collect_leaders(&code, &tables, leaders, marks);
     let (own_tables, own_bases) = own_tables::find::<I>(&code);
     let inside = own_tables.iter().flat_map(|t| &t.entries);
+    let known = leaders.len();
     leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
-    sort(leaders);
+    if leaders.len() > known {
+        sort(leaders);
+    }
     let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders);
     let jumps = jumps.map_err(|unresolved| unresolved.pin)?;
     if program.refs.kept {
         labels_are_explained(&code, &jumps)?;
     }
-    leaders.extend_from_slice(&jumps.anchored_targets);
-    sort(leaders);
-    let mut cfg = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, (index, targets))?;
+    if !jumps.anchored_targets.is_empty() {
+        leaders.extend_from_slice(&jumps.anchored_targets);
+        sort(leaders);
+    }
+    let graph = std::mem::take(graph).cleared();
+    let memory = (graph, &mut *index, &mut *targets);
+    let mut cfg = blocks::cut::<I>(&code, nonlocal_exits, &jumps, leaders, memory)?;
     if !program.refs.kept {
         if knows_insides(&code, &cfg, &own_tables) {
             return Err(Pin::PointerToItsInside);
@@ -108,7 +124,7 @@ pub fn build_for_now<I: Isa>(
     cfg.own_bases = own_bases;
     let entries = cfg.own_tables.iter_mut().flat_map(|t| &mut t.entries);
     let entries = entries.filter(|e| e.inside);
-    entries.for_each(|e| e.block = index.get(&e.target).copied());
+    entries.for_each(|e| e.block = index.get(e.target));
     mark_unlikely(&mut cfg);
     if code.seen.exclusive_loads {
         exclusive::mark_regions(&mut cfg, code.insns);
@@ -139,8 +155,7 @@ pub(super) fn unresolved<I: Isa>(
     let mut leaders = Vec::new();
     with_code::<I, _>(program, function, scratch, |code| {
         let tables = relative_tables(code);
-        collect_leaders(code, &tables, &mut leaders);
-        sort(&mut leaders);
+        collect_leaders(code, &tables, &mut leaders, &mut Vec::new());
         let found = indirect::resolve::<I>(code, (&tables, &[]), &leaders);
         found.err().and_then(|unresolved| unresolved.jump)
     })
@@ -367,7 +382,13 @@ fn relative_tables(code: &FunctionCode<'_, '_>) -> Vec<RelativeTable> {
 
 /// Leaders: whatever control can reach other than from the instruction before. Targets of indirect jumps
 /// through other tables come later.
-fn collect_leaders(code: &FunctionCode<'_, '_>, tables: &[RelativeTable], leaders: &mut Vec<u64>) {
+/// Ascending.
+fn collect_leaders(
+    code: &FunctionCode<'_, '_>,
+    tables: &[RelativeTable],
+    leaders: &mut Vec<u64>,
+    marks: &mut Vec<u64>,
+) {
     leaders.extend(code.ranges.iter().map(|r| r.0));
     leaders.extend_from_slice(&code.function.entries);
     if code.program.refs.kept {
@@ -385,7 +406,7 @@ fn collect_leaders(code: &FunctionCode<'_, '_>, tables: &[RelativeTable], leader
         }
     }
     leaders.extend(tables.iter().flat_map(RelativeTable::targets));
-    sort(leaders);
+    sort_places(leaders, &code.ranges, marks);
 }
 
 /// A pointer to the inside must be explained by an indirect jump that can follow it.
@@ -454,16 +475,42 @@ fn sort(list: &mut Vec<u64>) {
     list.dedup();
 }
 
+/// The same for places of which most are in a function with these pieces: in a long list of a function of one piece
+/// they are marked, and read off. `marks` is space.
+fn sort_places(list: &mut Vec<u64>, ranges: &[(u64, u64)], marks: &mut Vec<u64>) {
+    /// A sort is quicker up to so many.
+    const SHORT: usize = 16;
+    let &[(start, end)] = ranges else {
+        return sort(list);
+    };
+    let is_inside = |addr: &u64| start <= *addr && *addr < end;
+    if list.len() <= SHORT || !list.iter().all(is_inside) {
+        return sort(list);
+    }
+    marks.clear();
+    marks.resize((end - start).div_ceil(64) as usize, 0);
+    for addr in list.drain(..) {
+        let at = (addr - start) as usize;
+        marks[at / 64] |= 1 << (at % 64);
+    }
+    for (word, mut bits) in (0u64..).zip(marks.iter().copied()) {
+        while bits != 0 {
+            list.push(start + 64 * word + u64::from(bits.trailing_zeros()));
+            bits &= bits - 1;
+        }
+    }
+}
+
 /// Makes edges of targets.
 fn connect(
     cfg: &mut Cfg,
     jumps: &IndirectJumps,
     targets: &[Targets],
-    index: &FxHashMap<u64, BlockId>,
+    index: &BlockIndex,
 ) -> Result<(), Pin> {
     cfg.succs.reserve(2 * cfg.blocks.len());
     for d in &jumps.dispatches {
-        let mut list: Vec<BlockId> = d.iter().filter_map(|t| index.get(t).copied()).collect();
+        let mut list: Vec<BlockId> = d.iter().filter_map(|t| index.get(*t)).collect();
         list.sort_unstable();
         cfg.dispatches.push(list);
     }
@@ -479,7 +526,7 @@ fn connect(
                 // Every second way leads to the block that follows.
                 let to = match next {
                     Some(start) if start == *t => b as BlockId + 1,
-                    _ => *index.get(t).ok_or(Pin::BranchIntoInstruction)?,
+                    _ => index.get(*t).ok_or(Pin::BranchIntoInstruction)?,
                 };
                 cfg.succs.push(to);
             }
@@ -496,9 +543,9 @@ fn mark(
     code: &FunctionCode<'_, '_>,
     tables: &[RelativeTable],
     jumps: &IndirectJumps,
-    index: &FxHashMap<u64, BlockId>,
+    index: &BlockIndex,
 ) {
-    let block_at = |a: u64| index.get(&a).copied();
+    let block_at = |a: u64| index.get(a);
     for table in tables {
         let width = code.program.refs.relative_width(table.base).unwrap_or(4);
         let entry = |(place, target): &(u64, u64)| {
@@ -571,6 +618,29 @@ fn mark_unlikely(cfg: &mut Cfg) {
                     .iter()
                     .all(|s| cfg.blocks[*s as usize].unlikely);
             cfg.blocks[b as usize].unlikely |= all;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_are_marked_come_out_as_sorted() {
+        let (start, end) = (0x1007u64, 0x1507);
+        let long: Vec<u64> = (0..200).map(|i| start + i * 7919 % (end - start)).collect();
+        let beside = [&long[..], &[0x10, end]].concat();
+        for list in [&long[..3], &long, &beside, &[start, end - 1].repeat(20)] {
+            for ranges in [
+                &[(start, end)][..],
+                &[(start, start + 64), (start + 64, end)],
+            ] {
+                let (mut expected, mut list) = (list.to_vec(), list.to_vec());
+                sort(&mut expected);
+                sort_places(&mut list, ranges, &mut vec![u64::MAX; 3]);
+                assert_eq!(list, expected);
+            }
         }
     }
 }

@@ -291,6 +291,24 @@ impl Cfg {
         self.field_index.shrink_to_fit();
         self.anchored_targets.shrink_to_fit();
     }
+    /// An empty graph with the same memory.
+    pub(super) fn cleared(self) -> Cfg {
+        fn clear<T>(mut list: Vec<T>) -> Vec<T> {
+            list.clear();
+            list
+        }
+        Cfg {
+            blocks: clear(self.blocks),
+            succs: clear(self.succs),
+            fields: clear(self.fields),
+            sites: clear(self.sites),
+            address_taken: clear(self.address_taken),
+            field_index: clear(self.field_index),
+            forks: clear(self.forks),
+            ..Cfg::default()
+        }
+    }
+
     /// Fields in a block.
     pub fn fields(&self, b: BlockId) -> &[Field] {
         &self.fields

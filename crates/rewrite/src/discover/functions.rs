@@ -31,7 +31,7 @@ use super::file::is_guarded;
 use super::pieces::{Named, Pieces, Sets, is_special};
 use super::program::{Function, Piece, Program, table_entries};
 use super::refs::{Pointer, Refs};
-use super::sweep::{Event, Events, reaching_unsafe, sweep};
+use super::sweep::{Event, Events, Noted, reaching_unsafe, sweep};
 use super::visible::{Stays, Visible, is_padding};
 use super::{exceptions, libc, library};
 use crate::pin::Pin;
@@ -39,17 +39,24 @@ use crate::pin::Pin;
 impl<'d> Program<'d> {
     /// Finds functions and references.
     pub fn discover<I: Isa>(elf: &'d Elf<'d>) -> Result<Program<'d>, FormatError> {
-        Self::discover_with::<I>(elf, false)
+        Self::discover_with::<I>(elf, Noted::Nothing)
     }
 
     /// The same; what the number of functions' counters follows from is noted as well.
     pub(crate) fn discover_for_counters<I: Isa>(
         elf: &'d Elf<'d>,
     ) -> Result<Program<'d>, FormatError> {
-        Self::discover_with::<I>(elf, true)
+        Self::discover_with::<I>(elf, Noted::Shapes)
     }
 
-    fn discover_with<I: Isa>(elf: &'d Elf<'d>, shapes: bool) -> Result<Program<'d>, FormatError> {
+    /// The same; what decides on counters per thread is noted as well.
+    pub(crate) fn discover_for_threads<I: Isa>(
+        elf: &'d Elf<'d>,
+    ) -> Result<Program<'d>, FormatError> {
+        Self::discover_with::<I>(elf, Noted::Survey)
+    }
+
+    fn discover_with<I: Isa>(elf: &'d Elf<'d>, noted: Noted) -> Result<Program<'d>, FormatError> {
         let (refs, eh) = postlink_parallel::join(|| Refs::collect(elf), || EhFrame::parse(elf));
         let (mut refs, eh) = (refs?, eh?);
         let named = Named::read(elf, &eh);
@@ -62,7 +69,7 @@ impl<'d> Program<'d> {
             FxHashSet::default()
         };
         let safe = can_unwind.then(|| safe_calls(elf, &imports, &library));
-        let (events, shapes) = sweep::<I>(elf, &refs, &pieces, safe.as_ref(), shapes);
+        let (events, shapes, survey) = sweep::<I>(elf, &refs, &pieces, safe.as_ref(), noted);
 
         let initial_rows: Vec<_> = eh.cies.iter().map(|c| rows::initial_row(c).ok()).collect();
         let mut discovery = Discovery::new(elf, &refs, &eh, (&pieces, &initial_rows), &named.cold);
@@ -116,6 +123,7 @@ impl<'d> Program<'d> {
             visible: Visible::of_file(elf, bounds),
             entry_proof: EntryProof::default(),
             shapes,
+            survey,
             folded: FxHashSet::default(),
         };
         let mut visible = std::mem::take(&mut program.visible);

@@ -14,6 +14,7 @@
 //! | [`directory`] | where in a long list of addresses one is |
 //! | [`sweep`] | one sweep over all code |
 //! | [`shapes`] | what the number of a function's counters follows from |
+//! | [`survey`] | what decides on counters per thread |
 //! | [`functions`] | functions, from pieces and what refers to them |
 //! | [`exceptions`] | exception tables |
 //! | [`visible`] | which pointers may follow functions that move |
@@ -38,6 +39,7 @@ mod program;
 mod refs;
 pub mod runtimes;
 mod shapes;
+mod survey;
 mod sweep;
 mod visible;
 

@@ -169,6 +169,15 @@ impl NonlocalExits {
         self.of(callee).forks != Forks::Never
     }
 
+    /// Addresses of what is known to return in a new process, maybe: all there are, but for what
+    /// [is not known](Self::known).
+    pub fn all_forking(&self) -> impl Iterator<Item = u64> + '_ {
+        let known = self.known.iter();
+        known
+            .filter(|(_, facts)| facts.forks != Forks::Never)
+            .map(|(at, _)| *at)
+    }
+
     /// Facts on [what a call leads to](Self::callee).
     pub fn known(&self, callee: Option<u64>) -> CallFacts {
         callee.map_or(self.default, |callee| self.of(callee))

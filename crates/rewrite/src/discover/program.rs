@@ -21,6 +21,7 @@ use super::entry_proof::EntryProof;
 use super::libc::{base_name, never_returns};
 use super::refs::Refs;
 use super::shapes::{self, Shapes};
+use super::survey::Survey;
 use super::visible::Visible;
 use crate::pin::Pin;
 
@@ -102,6 +103,8 @@ pub struct Program<'d> {
     pub entry_proof: EntryProof,
     /// What the number of functions' counters follows from, if it was asked for and is still needed.
     pub(crate) shapes: Option<Shapes>,
+    /// What decides on counters per thread, if it was asked for and is still needed.
+    pub(crate) survey: Option<Survey>,
     /// Starts of functions for which the new code of others stands: pointers to them keep their values.
     pub folded: FxHashSet<u64>,
 }

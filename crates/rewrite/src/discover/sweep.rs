@@ -9,6 +9,7 @@ use super::pieces::Pieces;
 use super::program::Piece;
 use super::refs::Refs;
 use super::shapes::{Outline, Shapes};
+use super::survey::Survey;
 use crate::phases;
 
 /// What the sweep has found: the piece that it was found in, and what it is. In no particular order.
@@ -50,15 +51,25 @@ pub(super) enum Event {
     FurtherEntry(Box<(u64, Option<u64>)>),
 }
 
+/// What is noted on the way, for who needs it later.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// Nothing.
+    Nothing,
+    /// What the number of functions' counters follows from.
+    Shapes,
+    /// What decides on counters per thread.
+    Survey,
+}
+
 /// Sweeps over all pieces. `calls`: imports and functions of a library that are safe to call, if calls matter at all.
-/// `shapes`: what the number of functions' counters follows from is noted as well.
 pub(super) fn sweep<I: Isa>(
     elf: &Elf<'_>,
     refs: &Refs,
     pieces: &Pieces,
     calls: Option<&FxHashSet<u64>>,
-    shapes: bool,
-) -> (Events, Option<Shapes>) {
+    noted: Noted,
+) -> (Events, Option<Shapes>, Option<Survey>) {
     let sweep = Sweep {
         elf,
         refs,
@@ -69,18 +80,25 @@ pub(super) fn sweep<I: Isa>(
     phases::expect(pieces.list.len());
     let parts = postlink_parallel::map_parts(pieces.list.len(), PART, |range| {
         let mut out = Vec::new();
-        let mut outline = shapes.then(Outline::default);
+        let mut outline = (noted == Noted::Shapes).then(Outline::default);
+        let mut survey = (noted == Noted::Survey).then(Survey::default);
         for i in range {
             phases::did();
-            sweep.piece::<I>(i as u32, &pieces.list[i], &mut out, outline.as_mut());
+            let notes = (outline.as_mut(), survey.as_mut());
+            sweep.piece::<I>(i as u32, &pieces.list[i], &mut out, notes);
         }
-        (out, outline.map(Outline::finish))
+        (out, outline.map(Outline::finish), survey)
     });
-    let (events, parts): (Events, Vec<_>) = parts.into_iter().unzip();
-    let parts: Option<Vec<_>> = parts.into_iter().collect();
+    let (mut events, mut shapes, mut surveys) = (Events::new(), Vec::new(), Vec::new());
+    for (part, shape, survey) in parts {
+        events.push(part);
+        shapes.extend(shape);
+        surveys.extend(survey);
+    }
     (
         events,
-        parts.filter(|_| shapes).map(|p| Shapes::new(PART, p)),
+        (noted == Noted::Shapes).then(|| Shapes::new(PART, shapes)),
+        (noted == Noted::Survey).then(|| Survey::of_all(surveys)),
     )
 }
 
@@ -112,7 +130,7 @@ impl Sweep<'_, '_> {
         index: u32,
         piece: &Piece,
         out: &mut Vec<(u32, Event)>,
-        mut outline: Option<&mut Outline>,
+        (mut outline, mut survey): (Option<&mut Outline>, Option<&mut Survey>),
     ) {
         if let Some(outline) = &mut outline {
             outline.begin(piece);
@@ -142,6 +160,12 @@ impl Sweep<'_, '_> {
             state.flow(insn);
             if let Some(outline) = &mut outline {
                 outline.instruction(self.elf, self.refs, insn);
+            }
+            if let Some(survey) = &mut survey {
+                let at = (insn.addr - piece.start) as usize;
+                let of_piece = (index, piece.start, piece.end);
+                let bytes = &bytes[at..at + usize::from(insn.len)];
+                survey.instruction::<I>(self.refs, of_piece, insn, bytes);
             }
             if let Some(f) = insn.field
                 && insn.traits.forms_address

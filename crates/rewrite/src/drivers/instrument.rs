@@ -171,11 +171,16 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         phases: &mut Phases,
     ) -> Result<Self, Error> {
         phases.begin("discover");
-        let program = Program::discover::<I>(elf)?;
+        let mut program = if I::PER_THREAD.is_some() {
+            Program::discover_for_threads::<I>(elf)?
+        } else {
+            Program::discover::<I>(elf)?
+        };
         elf.release();
         check_program(&program)?;
         let mut nonlocal_exits = NonlocalExits::new(&program);
         let counting = Counting::choose::<I>(&program, &mut nonlocal_exits, options);
+        program.survey = None;
         let mut instrumented = Instrumented {
             program,
             nonlocal_exits,
@@ -815,29 +820,31 @@ fn make_all<I: Isa>(
                 .as_ref()
                 .is_none_or(|r| r.is_match(program.name(f).as_bytes()))
                 && !options.excluded.contains(&program.start(f));
-            let ready = match analysed {
+            let ready = match &analysed {
                 Ok(_) if options.keep.contains(&program.start(f)) => {
                     share.pin = Some(Pin::NotProved);
                     None
                 }
-                Ok(a) if wanted => {
-                    match make::<I>(program, (f, &a), mode, options.calls, scratch) {
-                        Ok(ready) => {
-                            let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
-                            Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
-                        }
-                        Err(pin) => {
-                            share.pin = Some(pin);
-                            None
-                        }
+                Ok(a) if wanted => match make::<I>(program, (f, a), mode, options.calls, scratch) {
+                    Ok(ready) => {
+                        let blocks = a.cfg.blocks.iter().filter(|_| options.blocks);
+                        Some((ready, a.entry_patch, blocks.map(|b| b.start).collect()))
                     }
-                }
+                    Err(pin) => {
+                        share.pin = Some(pin);
+                        None
+                    }
+                },
                 Ok(_) => {
                     share.pin = Some(Pin::Excluded);
                     None
                 }
                 Err(_) => None,
             };
+            if let Ok(analysed) = analysed {
+                scratch.cfg.take_back(analysed.cfg);
+                scratch.counters.take_back(analysed.placement);
+            }
             (share, ready)
         });
     let shares = made.iter().map(|one| one.0).collect();
@@ -894,7 +901,7 @@ fn make<'d, I: Isa>(
         // No control comes from outside where there is no entry.
         probes.entry_check = a
             .entry_patch
-            .map(|_| per_thread::must_save::<I>(program, &a.cfg));
+            .map(|_| per_thread::must_save::<I, _>(program, &a.cfg, |b| counters.of_block(cfg, b)));
         probes.secondary_checks = a.secondary_entries.iter().map(|s| s.block).collect();
     }
     let mut recorders: Code<Target> = Code::default();

@@ -512,7 +512,7 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
         let block = self.cfg.blocks[b as usize];
         let begin = self.begin();
         let body = begin.0;
-        let node = self.plan.probes.nodes.get(&b).copied();
+        let node = self.plan.probes.nodes.get(b);
         let mut from = block.start;
         let end = if self.plan.drop_padding {
             self.without_padding(&block)
