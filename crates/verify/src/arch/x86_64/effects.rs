@@ -76,11 +76,17 @@ pub(super) fn writes_first(insn: &Instruction) -> bool {
         | BLSMSK | BEXTR | BZHI | SHLX | SHRX | SARX | RORX | PDEP | PEXT | MOVBE | RDRAND
         | RDSEED | SETO | SETNO | SETB | SETAE | SETZ | SETNZ | SETBE | SETA | SETS | SETNS
         | SETP | SETNP | SETL | SETGE | SETLE | SETG | KMOVB | KMOVW | KMOVD | KMOVQ | MULX
-        | FNSTSW | RDFSBASE | RDGSBASE | RDPID => true,
+        | FNSTSW | RDFSBASE | RDGSBASE | RDPID | IN => true,
         IMUL => insn.operand_count() == 3,
         // The old value may stay, and is not read either.
         op => may_keep_first(op),
     }
+}
+
+/// Instructions that fill up a general register with zeros, whatever part of it the decoder names.
+fn extracts(op: Opcode) -> bool {
+    use Opcode::*;
+    matches!(op, PEXTRB | PEXTRW | VPEXTRB | VPEXTRW)
 }
 
 /// It may leave its first operand alone: by a condition, where no bit is set, or on a processor that does not know it.
@@ -162,10 +168,10 @@ pub(super) fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
         CPUID => (RAX | RCX, RAX | RBX | RCX | RDX),
         RDTSC => (0, RAX | RDX),
         RDTSCP => (0, RAX | RDX | RCX),
-        XGETBV | RDPKRU => (RCX, RAX | RDX),
-        IN | OUT | RDPMC | RDMSR | WRMSR | XSETBV | XSAVE | XSAVEC | XSAVES | XSAVEOPT
-        | XSAVEC64 | XSAVES64 | XRSTOR | XRSTORS | XRSTORS64 | WRPKRU | RDPRU | MONITOR | MWAIT
-        | MONITORX | MWAITX | TPAUSE | UMWAIT | UMONITOR => (RAX | RCX | RDX, 0),
+        XGETBV | RDPKRU | RDPMC | RDMSR => (RCX, RAX | RDX),
+        OUT | WRMSR | XSETBV | XSAVE | XSAVEC | XSAVES | XSAVEOPT | XSAVEC64 | XSAVES64
+        | XRSTOR | XRSTORS | XRSTORS64 | WRPKRU | RDPRU | MONITOR | MWAIT | MONITORX | MWAITX
+        | TPAUSE | UMWAIT | UMONITOR => (RAX | RCX | RDX, 0),
         MASKMOVQ | MASKMOVDQU | VMASKMOVDQU => (RDI, 0),
         PCMPESTRI | VPCMPESTRI => (RAX | RDX, RCX),
         PCMPESTRM | VPCMPESTRM => (RAX | RDX, 0),
@@ -173,11 +179,11 @@ pub(super) fn implicit(insn: &Instruction) -> Option<(u32, u32)> {
         // It gives back the flags as they were.
         SYSCALL => (0xffff, 0),
         SYSENTER | SYSRET | SYSEXIT | INT | INTO | IRET | IRETD | IRETQ | HLT | UD0 | UD1 | UD2
-        | XBEGIN | XABORT | ENCLS | ENCLU | ENCLV | VMCALL | VMLAUNCH | VMRESUME | VMXOFF
-        | VMFUNC | VMRUN | VMMCALL | VMLOAD | VMSAVE | SKINIT | INVLPGA | INVLPGB | PCONFIG
-        | GETSEC | RSM | UIRET | SENDUIPI | TDCALL | SEAMRET | SEAMOPS | SEAMCALL | PSMASH
-        | PVALIDATE | RMPADJUST | RMPUPDATE | LOADIWKEY | ENCODEKEY128 | ENCODEKEY256 | HRESET
-        | SWAPGS | JMPE => return None,
+        | XBEGIN | ENCLS | ENCLU | ENCLV | VMCALL | VMLAUNCH | VMRESUME | VMXOFF | VMFUNC
+        | VMRUN | VMMCALL | VMLOAD | VMSAVE | SKINIT | INVLPGA | INVLPGB | PCONFIG | GETSEC
+        | RSM | UIRET | SENDUIPI | TDCALL | SEAMRET | SEAMOPS | SEAMCALL | PSMASH | PVALIDATE
+        | RMPADJUST | RMPUPDATE | LOADIWKEY | ENCODEKEY128 | ENCODEKEY256 | HRESET | SWAPGS
+        | JMPE => return None,
         _ => (0, 0),
     })
 }
@@ -296,9 +302,12 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
         let (Operand::Register { reg } | Operand::RegisterMaskMerge { reg, .. }) = operand else {
             continue;
         };
-        let Some((bit, whole)) = general(reg) else {
+        let Some((mut bit, mut whole)) = general(reg) else {
             continue;
         };
+        if i == 0 && extracts(insn.opcode()) {
+            (bit, whole) = (1 << (reg.num() & 15), true);
+        }
         let written = i == 0 && writes_first(&insn) || i == 1 && insn.opcode() == Opcode::MULX;
         if zeroed && whole || written && whole && !may_keep_first(insn.opcode()) {
             kills |= bit;
