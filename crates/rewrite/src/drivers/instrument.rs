@@ -31,7 +31,7 @@ use crate::discover::{
 };
 use crate::error::Error;
 use crate::link::{
-    self, CALLED, Hook, LinkOptions, Parked, Placement, ProbeAddresses, Ready, RoutineAt,
+    self, CALLED, Hook, LinkOptions, Packed, Placement, ProbeAddresses, Ready, RoutineAt,
     emit_in_place, frames_of, hook,
 };
 use crate::phases::{self, Phases};
@@ -217,13 +217,13 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         })
     }
 
-    /// Takes up functions that were parked. If the file does not have their code any more, all are to be made again.
-    fn take_up(&mut self) {
+    /// Unpacks functions that were packed. If the file does not have their code any more, all are to be made again.
+    fn unpack(&mut self) {
         let Some(made) = &mut self.made else { return };
-        let Some(parked) = made.parked.take() else {
+        let Some(packed) = made.packed.take() else {
             return;
         };
-        match parked.give_back() {
+        match packed.unpack() {
             Some(ready) => {
                 made.ready = ready;
                 made.take_back(&self.program, &self.taken_back);
@@ -290,10 +290,10 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         out: OutputFile<'_>,
         phases: &mut Phases,
     ) -> Result<InstrumentReport, Error> {
-        if self.made.as_ref().is_none_or(|made| made.parked.is_some()) {
+        if self.made.as_ref().is_none_or(|made| made.packed.is_some()) {
             phases.begin("functions");
         }
-        self.take_up();
+        self.unpack();
         self.make();
         let Some(made) = &self.made else {
             return Err(Error::internal("functions were not made"));
@@ -312,7 +312,7 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
             let file = File::open(out.path).ok();
             match (&mut self.made, digests, file) {
                 (Some(made), Some(digests), Some(file)) => {
-                    made.park(&placed, digests, file, summary.appended);
+                    made.pack(&placed, digests, file, summary.appended);
                 }
                 _ => self.made = None,
             }
@@ -740,10 +740,10 @@ struct Made {
     mode: CounterMode,
     /// The counters' map.
     map: CounterMap,
-    /// The functions' code. Empty while it is parked.
+    /// The functions' code. Empty while it is packed.
     ready: Vec<Ready>,
     /// The same, while a checker reads the file that it is in.
-    parked: Option<Parked>,
+    packed: Option<Packed>,
     /// Where old entries get jumps.
     patches: Vec<EntryPatch>,
     /// Input addresses of their blocks, if they are asked for.
@@ -763,8 +763,8 @@ impl Made {
             .retain(|patch| !functions.contains(&patch.entry.get()));
     }
 
-    /// Parks the functions. `digests` are of their code; `place` is an address of new code, and its offset in the file.
-    fn park(
+    /// Packs the functions. `digests` are of their code; `place` is an address of new code, and its offset in the file.
+    fn pack(
         &mut self,
         placed: &Placement,
         digests: Vec<u64>,
@@ -772,8 +772,8 @@ impl Made {
         place: (OutputAddr, OutputOffset),
     ) {
         let ready = std::mem::take(&mut self.ready);
-        let parked = Parked::new(ready, &placed.fragments, digests, file, place);
-        self.parked = Some(parked);
+        let packed = Packed::new(ready, &placed.fragments, digests, file, place);
+        self.packed = Some(packed);
     }
 
     /// Bytes of the functions' code.
@@ -865,7 +865,7 @@ fn make_all<I: Isa>(
         mode,
         map: CounterMap::new(program, shares),
         ready,
-        parked: None,
+        packed: None,
         patches,
         starts,
     }

@@ -10,8 +10,8 @@
 //! verdicts on all the rest (`postlink_verify::verify_again`). Places are given anew where other code may be in
 //! the function's old body (`--preset size`), and where machine profiles count in new code.
 //!
-//! Of programs with much code the instrumented code is parked while the checker reads the output, for the sake of
-//! memory (`rewrite/link/parked.rs`): its bytes are read back from the output if a function is refused.
+//! Of programs with much code the instrumented code is packed while the checker reads the output, for the sake of
+//! memory (`rewrite/link/packed.rs`): its bytes are read back from the output if a function is refused.
 
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | [`ready`] | a function ready to be placed |
-//! | [`parked`] | functions between two writings of one file |
+//! | [`packed`] | functions between two writings of one file |
 //! | [`reuse`] | space in old bodies |
 //! | [`distances`] | distances between functions |
 //! | [`stress`] | layouts at random, for tests |
@@ -24,7 +24,7 @@ pub mod debug;
 mod distances;
 mod identity;
 mod own_tables;
-mod parked;
+mod packed;
 mod place;
 mod ready;
 mod references;
@@ -37,7 +37,7 @@ mod unwind;
 mod veneers;
 
 pub use distances::Distances;
-pub use parked::{Parked, digests};
+pub use packed::{Packed, digests};
 pub use place::{LinkOptions, Placement, ProbeAddresses, alignment, place};
 pub use ready::{Ready, ReadyFunction, addresses, emit_in_place, moving, places};
 pub use reuse::reusable_space;

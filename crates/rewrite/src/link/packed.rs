@@ -32,14 +32,14 @@ use crate::analyse::Target;
 use crate::cfg::{BlockId, TableEntry};
 use crate::emit::{Emitted, Fragment, FragmentUnwind, NewCallSite};
 
-/// How many functions are parked, and given back, by one thread at a time.
+/// How many functions are packed, and unpacked, by one thread at a time.
 const PART: usize = 512;
 
 /// Bytes of the file that are read at a time.
 const WINDOW: u64 = 256 << 10;
 
 /// Functions without what the file says of them.
-pub struct Parked {
+pub struct Packed {
     parts: Vec<Part>,
     /// The file.
     file: File,
@@ -84,8 +84,8 @@ pub fn digests(ready: &[Ready], placed: &Placement, writer: &Writer<'_>) -> Opti
         .collect()
 }
 
-impl Parked {
-    /// Parks functions whose code has these addresses and digests. `place`: an address of new code, and its offset in
+impl Packed {
+    /// Packs functions whose code has these addresses and digests. `place`: an address of new code, and its offset in
     /// the file.
     pub fn new(
         ready: Vec<Ready>,
@@ -102,7 +102,7 @@ impl Parked {
         let parts = postlink_parallel::map_owned(parts.collect(), |(functions, digest)| {
             let (count, mut packed, mut others) = (functions.len(), Vec::new(), Vec::new());
             for (ready, at) in functions {
-                others.extend(park(ready, at, &mut packed));
+                others.extend(pack_or_keep(ready, at, &mut packed));
             }
             Part {
                 count,
@@ -111,20 +111,20 @@ impl Parked {
                 digest,
             }
         });
-        Parked { parts, file, place }
+        Packed { parts, file, place }
     }
 
-    /// Gives all of them back. `None`: the file does not have their code any more.
-    pub fn give_back(self) -> Option<Vec<Ready>> {
-        let Parked { parts, file, place } = self;
-        let given = postlink_parallel::map_owned(parts, |part| part.give_back(&file, place));
+    /// Unpacks all of them. `None`: the file does not have their code any more.
+    pub fn unpack(self) -> Option<Vec<Ready>> {
+        let Packed { parts, file, place } = self;
+        let given = postlink_parallel::map_owned(parts, |part| part.unpack(&file, place));
         let given: Vec<Vec<Ready>> = given.into_iter().collect::<Option<_>>()?;
         Some(given.into_iter().flatten().collect())
     }
 }
 
 impl Part {
-    fn give_back(self, file: &File, place: (OutputAddr, OutputOffset)) -> Option<Vec<Ready>> {
+    fn unpack(self, file: &File, place: (OutputAddr, OutputOffset)) -> Option<Vec<Ready>> {
         let mut hash = Xxh3::new();
         let mut windows = [Window::default(), Window::default()];
         let mut others = self.others.into_iter();
@@ -161,7 +161,7 @@ const PACKED: u8 = 1;
 const NOT_PACKED: u8 = 0;
 
 /// Appends where a function's code is, and the rest of it; gives it back if that has no form.
-fn park(ready: Ready, at: [OutputAddr; 2], out: &mut Vec<u8>) -> Option<Ready> {
+fn pack_or_keep(ready: Ready, at: [OutputAddr; 2], out: &mut Vec<u8>) -> Option<Ready> {
     for (fragment, at) in ready.code.fragments.iter().zip(at) {
         let len = fragment.code.bytes.len();
         put(out, len as u64);
@@ -780,12 +780,12 @@ mod tests {
     #[test]
     fn what_has_no_form_stays_what_it_is() {
         let at = [OutputAddr::new(0x1000), OutputAddr::new(0x2000)];
-        let parked = |change: &dyn Fn(&mut ReadyFunction)| {
+        let kept = |change: &dyn Fn(&mut ReadyFunction)| {
             let mut ready = Box::new(function());
             change(&mut ready);
-            park(ready, at, &mut Vec::new())
+            pack_or_keep(ready, at, &mut Vec::new())
         };
-        assert!(parked(&|_| {}).is_none());
+        assert!(kept(&|_| {}).is_none());
         let kind = FixupKind::Rel32 { trail: 16 };
         let target = Target::Bias;
         let changes: [&dyn Fn(&mut ReadyFunction); 4] = [
@@ -801,7 +801,7 @@ mod tests {
             &|r| r.code.fallbacks.push((0, 0, 0, 0)),
         ];
         for change in changes {
-            assert!(parked(change).is_some());
+            assert!(kept(change).is_some());
         }
     }
 }
