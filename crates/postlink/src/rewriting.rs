@@ -223,8 +223,8 @@ pub fn optimize_fitted(
     phases: &mut Phases,
 ) -> Result<Optimized> {
     let named = || input.path.display().to_string();
-    // The process has done its work then, or nearly: giving back what tens of thousands of functions consist of piece by
-    // piece takes longer than what is left to do.
+    // The process has done its work then, or nearly: freeing what tens of thousands of functions consist of, piece by
+    // piece, takes longer than what is left to do.
     let mut job = ManuallyDrop::new(fitted.lay_out(phases).with_context(named)?);
     let split = &options.split_files[..];
     let (file, mut done) = until_proved((input, split), &mut **job, target, proof, phases)?;

@@ -86,7 +86,10 @@ pub(super) fn writes_first(insn: &Instruction) -> bool {
 /// Instructions that fill up a general register with zeros, whatever part of it the decoder names.
 fn extracts(op: Opcode) -> bool {
     use Opcode::*;
-    matches!(op, PEXTRB | PEXTRW | VPEXTRB | VPEXTRW)
+    matches!(
+        op,
+        PEXTRB | PEXTRW | PEXTRD | PEXTRQ | VPEXTRB | VPEXTRW | VPEXTRD | VPEXTRQ
+    )
 }
 
 /// It may leave its first operand alone: by a condition, where no bit is set, or on a processor that does not know it.
@@ -374,7 +377,61 @@ mod tests {
     #[test]
     fn registers_are_read_and_overwritten_as_the_manual_says() {
         let set = |list: &[u32]| list.iter().fold(0u32, |set, r| set | 1 << r);
-        let cases: [(&[u8], &[u32], &[u32], &str); 29] = [
+        let cases: [(&[u8], &[u32], &[u32], &str); 43] = [
+            (&[0xed], &[2], &[0], "in eax,dx"),
+            (&[0xe5, 0x10], &[], &[0], "in eax,16"),
+            (&[0xec], &[2], &[], "in al,dx"),
+            (&[0x0f, 0x33], &[1], &[0, 2], "rdpmc"),
+            (&[0xc6, 0xf8, 0xff], &[], &[], "xabort 255"),
+            (
+                &[0x66, 0x0f, 0x3a, 0x14, 0xc2, 10],
+                &[],
+                &[2],
+                "pextrb edx,xmm0,10",
+            ),
+            (
+                &[0x66, 0x0f, 0x3a, 0x14, 0xc6, 10],
+                &[],
+                &[6],
+                "pextrb esi,xmm0,10",
+            ),
+            (
+                &[0x66, 0x41, 0x0f, 0x3a, 0x14, 0xc1, 2],
+                &[],
+                &[9],
+                "pextrb r9d,xmm0,2",
+            ),
+            (
+                &[0x66, 0x0f, 0x3a, 0x14, 0x02, 10],
+                &[2],
+                &[],
+                "pextrb [rdx],xmm0,10",
+            ),
+            (&[0x66, 0x0f, 0xc5, 0xc1, 2], &[], &[0], "pextrw eax,xmm1,2"),
+            (
+                &[0x66, 0x0f, 0x3a, 0x15, 0xc2, 2],
+                &[],
+                &[2],
+                "pextrw edx,xmm0,2",
+            ),
+            (
+                &[0xc4, 0xe3, 0x79, 0x14, 0xc2, 10],
+                &[],
+                &[2],
+                "vpextrb edx,xmm0,10",
+            ),
+            (
+                &[0x66, 0x0f, 0x3a, 0x16, 0xc0, 2],
+                &[],
+                &[0],
+                "pextrd eax,xmm0,2",
+            ),
+            (
+                &[0x66, 0x48, 0x0f, 0x3a, 0x16, 0xc6, 1],
+                &[],
+                &[6],
+                "pextrq rsi,xmm0,1",
+            ),
             (&[0x48, 0x89, 0xd8], &[3], &[0], "mov rax,rbx"),
             (&[0x89, 0xd8], &[3], &[0], "mov eax,ebx"),
             (&[0x66, 0x89, 0xd8], &[3], &[], "mov ax,bx"),

@@ -62,7 +62,7 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
     (1..=window.len()).contains(&len).then_some((insn, len))
 }
 
-/// Instructions that the decoder lacks, in VEX or EVEX encoding. All have a ModRM byte and continue with the next
+/// Instructions that the decoder lacks, in VEX, EVEX or XOP encoding. All have a ModRM byte and continue with the next
 /// instruction; none but `kmov` knows of general registers, other than in addresses. A test compares with a second
 /// decoder what is missing still.
 ///
@@ -73,11 +73,20 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
 /// | VEX, 0f 3a, with an immediate byte | masks 30–33 (registers); `vpclmulqdq` 44; XOP's `vpermil2` 48, 49; FMA4 5c–5f, 68–6f, 78–7f; GFNI ce, cf; SM3 de |
 /// | EVEX, 0f, with an immediate byte | shifts and rotations 71–73 |
 /// | EVEX, 0f 3a, with an immediate byte | numbers of 16 bits 08, 0a, 26, 27, 56, 57, 66, 67, c2 |
+/// | XOP, map 8, with an immediate byte; map 9 | all from 80 on |
 fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
     let (evex, map, at) = match *bytes.first()? {
         0xc5 => (false, 1, 2),
-        0xc4 => (false, *bytes.get(1)? & 0x1f, 3),
+        0xc4 => match *bytes.get(1)? & 0x1f {
+            map @ 1..8 => (false, map, 3),
+            _ => return None,
+        },
         0x62 => (true, *bytes.get(1)? & 0x0f, 4),
+        // Others are `pop`.
+        0x8f => match *bytes.get(1)? & 0x1f {
+            map @ 8.. => (false, map, 3),
+            _ => return None,
+        },
         _ => return None,
     };
     let opcode = *bytes.get(at)?;
@@ -90,6 +99,8 @@ fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
         (false, 2, 0x50..=0x53 | 0x72 | 0xb0 | 0xb1 | 0xb4 | 0xb5) => (true, 0, true),
         (false, 2, 0xcb..=0xcd | 0xcf | 0xd2 | 0xd3 | 0xda) => (true, 0, true),
         (false, 3, 0x30..=0x33) => (true, 1, false),
+        (false, 8, 0x80..) => (true, 1, true),
+        (false, 9, 0x80..) => (true, 0, true),
         (false, 3, 0x44 | 0x48 | 0x49 | 0xce | 0xcf | 0xde) => (true, 1, true),
         (false, 3, 0x5c..=0x5f | 0x68..=0x6f | 0x78..=0x7f) => (true, 1, true),
         (true, 1, 0x72) => (matches!(modrm >> 3 & 7, 0 | 1 | 2 | 4 | 6), 1, true),
@@ -144,6 +155,25 @@ fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
         len: len as u8,
         flow: Flow::Next,
         field,
+        prefixes: 0,
+        landing_pad: false,
+    })
+}
+
+/// Instructions of VIA's PadLock, which the decoder lacks and cryptographic libraries have: `xstore`, and with `rep`
+/// all. They continue with the next instruction, and have no operands but in fixed registers.
+fn decode_padlock(bytes: &[u8]) -> Option<Insn> {
+    let repeated = usize::from(*bytes.first()? == 0xf3);
+    let known = match *bytes.get(repeated..)?.first_chunk::<3>()? {
+        [0x0f, 0xa7, 0xc0] => true,
+        [0x0f, 0xa7, 0xc8 | 0xd0 | 0xd8 | 0xe0 | 0xe8] => repeated == 1,
+        [0x0f, 0xa6, 0xc8 | 0xd0 | 0xe0] => repeated == 1,
+        _ => false,
+    };
+    known.then_some(Insn {
+        len: repeated as u8 + 3,
+        flow: Flow::Next,
+        field: None,
         prefixes: 0,
         landing_pad: false,
     })
@@ -580,7 +610,7 @@ impl Arch for X86_64 {
 /// The same with the decoder alone.
 fn decode_slowly(bytes: &[u8], addr: u64) -> Option<Insn> {
     let Some((insn, len)) = decode_raw(bytes) else {
-        return decode_vex(bytes, addr);
+        return decode_vex(bytes, addr).or_else(|| decode_padlock(bytes));
     };
     let bytes = bytes.get(..len)?;
     let plain = Insn {
@@ -914,8 +944,8 @@ mod tests {
         );
     }
 
-    /// What this decoder does not know, of what another does, in VEX and EVEX encodings: functions that have it stay,
-    /// and as bytes without meaning are gone through one by one, those beside them may stay for nothing.
+    /// What this decoder does not know, of what another does, in VEX, EVEX and XOP encodings: functions that have it
+    /// stay, and as bytes without meaning are gone through one by one, those beside them may stay for nothing.
     #[test]
     fn what_is_not_decoded_of_vex_and_evex_is_known() {
         // They read or write general registers, or the processor's tiles.
@@ -923,7 +953,9 @@ mod tests {
             let cmpxadd = name.starts_with("Cmp") && name.ends_with("xadd");
             let tiles =
                 name.starts_with("Td") || name.starts_with("Tc") || name.ends_with("tilecfg");
-            cmpxadd || tiles || matches!(name, "Vpextrb" | "Vpextrw" | "Vcvtusi2sd")
+            let masks = ["Blc", "Bls", "T1mskc", "Tzmsk", "Llwpcb", "Slwpcb"];
+            let masks = masks.iter().any(|start| name.starts_with(start));
+            cmpxadd || tiles || masks || matches!(name, "Vpextrb" | "Vpextrw" | "Vcvtusi2sd")
         };
         let mut missing = std::collections::BTreeSet::new();
         let mut compared = 0;
@@ -943,7 +975,32 @@ mod tests {
         assert!(missing.is_empty(), "{missing:?}");
     }
 
-    /// All opcodes of three maps with all prefixes and lengths, between registers and with memory.
+    #[test]
+    fn instructions_of_padlock_are_as_long_as_another_decoder_says() {
+        for repeated in [&[][..], &[0xf3]] {
+            for opcode in [0xa6, 0xa7] {
+                for modrm in 0..=255 {
+                    let code = [repeated, &[0x0f, opcode, modrm], &[0x90; 8]].concat();
+                    let insn = iced_x86::Decoder::with_ip(64, &code, 0x1000, 0).decode();
+                    let theirs = (!insn.is_invalid()).then_some(insn.len());
+                    let ours = X86_64::decode(&code, 0x1000).map(|i| usize::from(i.len));
+                    assert!(ours.is_none() || ours == theirs, "{code:02x?} {theirs:?}");
+                }
+            }
+        }
+        let all: [&[u8]; 3] = [
+            &[0x0f, 0xa7, 0xc0],
+            &[0xf3, 0x0f, 0xa7, 0xc8],
+            &[0xf3, 0x0f, 0xa6, 0xd0],
+        ];
+        for code in all {
+            let decoded = X86_64::decode(code, 0x1000).map(|i| (usize::from(i.len), i.flow));
+            assert_eq!(decoded, Some((code.len(), Flow::Next)), "{code:02x?}");
+            assert_eq!(X86_64::effects(code).reads, u32::MAX);
+        }
+    }
+
+    /// All opcodes of three maps, and two of XOP, with all prefixes and lengths, between registers and with memory.
     fn encodings() -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for number in 0..1u32 << 15 {
@@ -963,6 +1020,18 @@ mod tests {
                     };
                     code.extend([opcode, modrm, 5, 5, 5, 5, 5, 5, 5, 5]);
                     all.push(code);
+                }
+            }
+            for map in [8, 9] {
+                for modrm in [0xc1, 0x01, 0x41, 0xc9, 0xd1, 0xe1, 0xf1] {
+                    let code = [
+                        0x8f,
+                        0xe0 | map,
+                        rest | (length as u8 & 1) << 2,
+                        opcode,
+                        modrm,
+                    ];
+                    all.push([&code[..], &[5; 8]].concat());
                 }
             }
         }
