@@ -372,7 +372,12 @@ impl<'d> Writer<'d> {
             .chain([table_end])
             .max()
             .unwrap_or(0);
-        let outside = |p: &&Segment| p.kind != raw::PT_NULL && p.offset + p.file_size > loaded_end;
+        // What is protected is told by addresses. Where that ends in padding which lld adds in memory alone, the size in
+        // the file may reach behind what is there: Rust's own releases have that.
+        let outside = |p: &&Segment| {
+            !matches!(p.kind, raw::PT_NULL | raw::PT_GNU_RELRO)
+                && p.offset + p.file_size > loaded_end
+        };
         if let Some(p) = elf.segments.iter().find(outside) {
             return Err(FormatError::new(format!(
                 "a program header (type {:#x}) has {:#x} bytes at offset {:#x}, but the loaded part of the file ends at {loaded_end:#x}",

@@ -72,3 +72,35 @@ fn set_user_id_is_kept_where_the_owner_is_the_same_and_said() {
     assert!(!both(folder.path(), &program).contains("set-"));
     assert_eq!(mode(&folder.path().join("out")), 0o751);
 }
+
+/// The segment that lld lets the loader protect ends in padding without contents. Programs of Rust's own releases say
+/// that it has as many bytes in the file as in memory: more than the file has there.
+#[test]
+fn a_protected_segment_may_have_more_bytes_in_the_file_than_are_there() {
+    if !support::is_installed("clang-19") {
+        return;
+    }
+    for kept in [&[][..], &["-Wl,-q"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("app");
+        let source = folder.path().join("a.c");
+        fs::write(&source, SOURCE).unwrap();
+        let mut clang = Command::new("clang-19");
+        clang.args(["-O1", "-fuse-ld=lld", "-Wl,-z,relro,-z,now"]);
+        support::done(clang.args(kept).arg("-o").args([&program, &source]));
+        let mut bytes = fs::read(&program).unwrap();
+        let elf = postlink_elf::elf::Elf::parse(&bytes).unwrap();
+        let at = |s: &postlink_elf::elf::Segment| s.kind == 0x6474_e552;
+        let number = elf.segments.iter().position(at).unwrap();
+        let protected = &elf.segments[number];
+        let load = elf.loads().find(|s| s.addr == protected.addr).unwrap();
+        assert!(load.file_size < protected.mem_size, "it ends in padding");
+        // Type, flags, offset, two addresses; then the sizes.
+        let header = elf.phoff as usize + 56 * number;
+        bytes.copy_within(header + 40..header + 48, header + 32);
+        fs::write(&program, &bytes).unwrap();
+        both(folder.path(), &program);
+        let run = |name: &str| support::done(&mut Command::new(folder.path().join(name))).stdout;
+        assert_eq!(run("out"), run("app"));
+    }
+}
