@@ -283,6 +283,25 @@ fn with_search_table(
     (matches!(with, Room::Gap) || with == *room).then_some(with)
 }
 
+/// Whether all program headers are for bytes that are there.
+fn headers_end(elf: &Elf<'_>, loaded_end: u64) -> Result<(), FormatError> {
+    // What is protected is told by addresses. Where that ends in padding which lld adds in memory alone, the size in
+    // the file may reach behind what is there: Rust's own releases have that.
+    let outside = |p: &&Segment| {
+        !matches!(p.kind, raw::PT_NULL | raw::PT_GNU_RELRO) && p.offset + p.file_size > loaded_end
+    };
+    match elf.segments.iter().find(outside) {
+        None => Ok(()),
+        Some(p) => Err(FormatError::new(format!(
+            "a program header (type {:#x}) has {:#x} bytes at offset {:#x}, but the loaded part of the file ends at {loaded_end:#x}",
+            p.kind, p.file_size, p.offset
+        ))
+        .of(ErrorKind::OutOfBounds)
+        .at_offset(p.offset)
+        .values(p.offset + p.file_size, loaded_end)),
+    }
+}
+
 /// Where a zero-filled section of known size continues the last segment, as its `.bss` does: address and
 /// bytes. `end` is one past the image.
 fn joined(elf: &Elf<'_>, options: &WriteOptions, page: u64, end: u64) -> Option<(OutputAddr, u64)> {
@@ -372,21 +391,7 @@ impl<'d> Writer<'d> {
             .chain([table_end])
             .max()
             .unwrap_or(0);
-        // What is protected is told by addresses. Where that ends in padding which lld adds in memory alone, the size in
-        // the file may reach behind what is there: Rust's own releases have that.
-        let outside = |p: &&Segment| {
-            !matches!(p.kind, raw::PT_NULL | raw::PT_GNU_RELRO)
-                && p.offset + p.file_size > loaded_end
-        };
-        if let Some(p) = elf.segments.iter().find(outside) {
-            return Err(FormatError::new(format!(
-                "a program header (type {:#x}) has {:#x} bytes at offset {:#x}, but the loaded part of the file ends at {loaded_end:#x}",
-                p.kind, p.file_size, p.offset
-            ))
-            .of(ErrorKind::OutOfBounds)
-            .at_offset(p.offset)
-            .values(p.offset + p.file_size, loaded_end));
-        }
+        headers_end(elf, loaded_end)?;
         // An empty segment has an address of its own all the same.
         let end = elf
             .loads()
