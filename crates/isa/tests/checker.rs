@@ -60,8 +60,11 @@ const LEFT_OUT: &[&str] = &[
     "verw",
     "vm",
     "xabort",
+    "xcrypt",
     "xrstor",
     "xsave",
+    "xsha",
+    "xstore",
 ];
 /// Names that begin like those, and are compared.
 const COMPARED: &[&str] = &[

@@ -117,12 +117,11 @@ impl Pieces {
         let (mut list, entries, without_size) = merge_ranges(elf, &named.ranges);
         postlink_parallel::map_mut(&mut list, |_, p| {
             // An empty function in front of another one (`__builtin_unreachable()`) has an entry for the same
-            // start, and no code. An entry may begin behind the start, as of a function with an `endbr64` in front of
-            // it: such a table cannot be carried over.
+            // start, and no code.
             let first = eh.fdes.partition_point(|f| f.start < p.start);
             p.fde = eh.fdes[first..]
                 .iter()
-                .take_while(|f| f.start < p.end)
+                .take_while(|f| f.start == p.start)
                 .position(|f| f.len > 0)
                 .map(|i| (first + i) as u32);
         });
