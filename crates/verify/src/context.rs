@@ -225,6 +225,12 @@ impl<'a> Context<'a> {
         self.functions.get(id as usize)
     }
 
+    /// Whether an address is in the output's counters.
+    pub(crate) fn is_counter(&self, addr: u64) -> bool {
+        let mut areas = self.counts.iter().flat_map(|c| &c.areas);
+        areas.any(|area| area.contains(addr))
+    }
+
     /// Whether an indirect jump may continue in old code: its target is no function for certain.
     pub(crate) fn falls_back(&self, insn: &Insn) -> bool {
         let slot = insn.field.filter(|f| f.kind == FieldKind::Accesses);

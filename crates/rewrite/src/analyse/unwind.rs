@@ -156,13 +156,7 @@ impl<'d> FunctionUnwind<'d> {
     /// General registers by which some row finds something, but for the stack pointer. Inserted code must not change
     /// them, also where no instruction reads them any more: up to the end of `pop %rbp` the frame is found by `rbp`.
     pub fn reads<I: Isa>(&self, program: &Program<'d>) -> Result<RegSet, Pin> {
-        let read;
-        let pieces = if self.rows.is_empty() {
-            read = self.all_rows(program)?;
-            &read
-        } else {
-            &self.rows
-        };
+        let pieces = self.known_rows(program)?;
         let rows = pieces.iter().flat_map(|(_, rows)| rows);
         Ok(rows.fold(RegSet::EMPTY, |set, (_, row)| set.or(row_reads::<I>(row))))
     }

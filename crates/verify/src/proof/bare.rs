@@ -64,10 +64,10 @@ pub(crate) fn check_basis<A: Arch>(input: &Elf<'_>, claim: &Claim<'_>, found: &m
 }
 
 /// Code that function symbols and unwind entries name: disjoint ranges, ascending.
-pub(crate) struct Named(Vec<Range>);
+struct Named(Vec<Range>);
 
 impl Named {
-    pub(crate) fn new(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range]) -> Self {
+    fn new(input: &Elf<'_>, unwind: &Table<'_>, code: &[Range]) -> Self {
         // A label of no type is a function if it has a size, and is not the file's alone.
         let names = |s: &Symbol<'_>| {
             let sized_label = s.is_visible_label() && s.size > 0;

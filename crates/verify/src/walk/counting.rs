@@ -108,13 +108,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         match (old.field, new.field) {
             (Some(f), Some(g)) => {
-                let counter = |at: u64| {
-                    let areas = self.cx.counts.iter().flat_map(|c| &c.areas);
-                    areas.into_iter().any(|r| r.contains(at))
-                };
                 (f.at, f.len) == (g.at, g.len)
                     && (A::equal_around(a, b, &f) || self.numbers(a, b, Some(f)).is_some())
-                    && !(g.kind == FieldKind::Accesses && counter(g.target))
+                    && !(g.kind == FieldKind::Accesses && self.cx.is_counter(g.target))
             }
             (None, None) => {
                 a == b || A::equal_but_offset(a, b) || self.numbers(a, b, None).is_some()

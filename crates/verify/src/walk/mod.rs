@@ -1199,10 +1199,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(false);
         };
         let old_bytes = self.old_bytes(at).unwrap_or(b"");
-        let counts = |target: u64| {
-            let areas = self.cx.counts.iter().flat_map(|c| &c.areas);
-            areas.into_iter().any(|area| area.contains(target))
-        };
         let mut here = q;
         for _ in 0..16 {
             let Some((bytes, _)) = self.new_bytes(here) else {
@@ -1216,7 +1212,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 Flow::Jump(target) => here = OutputAddr::new(target),
                 // A counter, which no part of the old code has.
                 Flow::Next
-                    if new.field.is_some_and(|f| counts(f.target))
+                    if new.field.is_some_and(|f| self.cx.is_counter(f.target))
                         || A::own_counter(bytes).is_some()
                             && A::own_counter(old_bytes).is_none() =>
                 {
