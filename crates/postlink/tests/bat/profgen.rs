@@ -92,8 +92,14 @@ fn profiles_by_lines_of_outputs_are_those_of_inputs() {
         assert!(often.len() > 15, "{compiler}: {before:#?}");
         let now = |place: &str| after.get(place).copied().unwrap_or(0);
         let same = often.iter().filter(|(place, n)| now(place) == **n).count();
-        // Lines of jumps that are gone or were added count less or more.
-        let near = |(place, n): &(&String, &u64)| now(place).abs_diff(**n) * 20 <= **n;
+        // Lines of jumps that are gone or were added count less or more. A branch with which one record ends and the
+        // next begins is counted twice, one of 31; which ones, depends on how many branches the dynamic linker took.
+        // Of counts that come from branches, some N/31 are thus chance in each profile: 4 standard deviations of their
+        // difference are about the square root of N.
+        let near = |(place, n): &(&String, &u64)| {
+            let difference = now(place).abs_diff(**n);
+            difference * 20 <= **n || difference * difference <= **n
+        };
         assert!(
             same * 100 >= often.len() * 80 && often.iter().all(near),
             "{compiler}: {same} of {} places have their counts: {:#?}",
