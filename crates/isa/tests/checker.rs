@@ -60,11 +60,8 @@ const LEFT_OUT: &[&str] = &[
     "verw",
     "vm",
     "xabort",
-    "xcrypt",
     "xrstor",
     "xsave",
-    "xsha",
-    "xstore",
 ];
 /// Names that begin like those, and are compared.
 const COMPARED: &[&str] = &[

@@ -150,6 +150,43 @@ fn a_program_cut_short_anywhere_is_an_error_or_works_and_never_a_panic() {
     }
 }
 
+/// The message was about a program header that reaches behind the end of the file.
+#[test]
+fn a_separate_debug_file_is_said_to_be_one() {
+    let folder = Folder::new();
+    folder.program();
+    let split = Command::new("objcopy")
+        .args(["--only-keep-debug", "app", "app.debug"])
+        .current_dir(folder.path("."))
+        .status();
+    assert!(split.expect("objcopy can be started").success());
+    fs::write(folder.path("app.fdata"), "0 main 0 0 main 0 0 1\n").unwrap();
+    for command in [
+        &["instrument", "app.debug", "-o", "out"][..],
+        &["optimize", "app.debug", "-p", "app.fdata", "-o", "out"],
+    ] {
+        let message = folder.fail(1, command);
+        assert!(
+            message.contains("app.debug: a separate debug file"),
+            "{message}"
+        );
+    }
+    assert!(!folder.path("out").exists());
+}
+
+/// The message was about the size of the pages for counters.
+#[test]
+fn a_file_without_a_function_to_instrument_is_an_error_that_says_why() {
+    let folder = Folder::new();
+    folder.compile("data.so", "int number = 3;", &["-shared", "-fPIC"]);
+    let message = folder.fail(1, &["instrument", "data.so", "-o", "out"]);
+    assert!(
+        message.contains("data.so: no function can be instrumented (4 × "),
+        "{message}"
+    );
+    assert!(!folder.path("out").exists());
+}
+
 #[test]
 fn what_needs_kept_relocations_says_how_to_link() {
     let folder = Folder::new();

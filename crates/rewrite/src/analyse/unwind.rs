@@ -54,6 +54,10 @@ impl<'d> FunctionUnwind<'d> {
             .filter(|p| program.pieces[**p as usize].fde.is_some())
             .count();
         if with == 0 {
+            let mut pieces = f.pieces.iter().map(|p| &program.pieces[*p as usize]);
+            if pieces.any(|piece| begins_late(program, piece)) {
+                return Err(Pin::PartlyUnwindable);
+            }
             return Ok(None);
         }
         if with != f.pieces.len() {
@@ -92,14 +96,13 @@ impl<'d> FunctionUnwind<'d> {
             let lsda = lsda_of(program, *p as usize)?;
             let first = *first_cie.get_or_insert(fde.cie);
             let other = &program.eh.cies[first];
-            if (cie.ra_register, cie.signal_frame) != (other.ra_register, other.signal_frame) {
+            if (cie.ra_register, cie.signal_frame, cie.personality)
+                != (other.ra_register, other.signal_frame, other.personality)
+            {
                 return Err(Pin::MixedUnwinding);
             }
             if let Some(l) = &lsda {
                 if let Some(table) = &this.table {
-                    if cie.personality != program.eh.cies[this.cie].personality {
-                        return Err(Pin::MixedUnwinding);
-                    }
                     this.table = Some(table.union(l).ok_or(Pin::MixedUnwinding)?);
                 } else {
                     this.table = Some(l.clone());
@@ -120,7 +123,12 @@ impl<'d> FunctionUnwind<'d> {
     /// What [`read`](Self::read) says of a function of one piece, if it has no exception table.
     pub(crate) fn check_plain(program: &Program<'d>, piece: &Piece) -> Option<Result<(), Pin>> {
         let Some(index) = piece.fde else {
-            return Some(Ok(()));
+            let partly = begins_late(program, piece);
+            return Some(if partly {
+                Err(Pin::PartlyUnwindable)
+            } else {
+                Ok(())
+            });
         };
         let fde = &program.eh.fdes[index as usize];
         if fde.lsda.is_some_and(|lsda| lsda != 0) {
@@ -197,6 +205,16 @@ impl<'d> FunctionUnwind<'d> {
     pub fn one_fragment(&self) -> bool {
         self.table.is_some() && self.pad_base == PadBase::FunctionStart
     }
+}
+
+/// Whether the unwind entry of a piece begins behind its first instruction, as where an assembler's macro puts
+/// `endbr64` in front of `.cfi_startproc`.
+fn begins_late(program: &Program<'_>, piece: &Piece) -> bool {
+    let fdes = &program.eh.fdes;
+    let first = fdes.partition_point(|f| f.start <= piece.start);
+    let inside = fdes[first..].iter().take_while(|f| f.start < piece.end);
+    // Empty functions have entries too.
+    inside.into_iter().any(|f| f.len > 0)
 }
 
 /// Whether the rows of an entry can be carried over.

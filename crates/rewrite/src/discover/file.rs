@@ -10,7 +10,7 @@ use super::program::Program;
 use super::runtimes;
 use crate::error::Error;
 
-/// Refuses files that postlink wrote, and machines that it does not know.
+/// Refuses files that postlink wrote, separate debug files, and machines that it does not know.
 pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
     let machine = Machine::of_elf(elf.machine).ok_or_else(|| {
         Error::Unsupported(format!(
@@ -28,10 +28,22 @@ pub fn check_input(elf: &Elf<'_>) -> Result<Machine, Error> {
             "the file has no section headers: functions cannot be found without them".into(),
         ));
     }
+    if let Some(section) = code_that_is_elsewhere(elf) {
+        return Err(Error::Unsupported(format!(
+            "a separate debug file: its section {section} has a size and an address, but no bytes; give the program or library that it was split from"
+        )));
+    }
     if let Some(why) = runtimes::refusal(elf) {
         return Err(Error::Unsupported(why));
     }
     Ok(machine)
+}
+
+/// Name of a section of code without bytes, if no section of code has any.
+fn code_that_is_elsewhere<'d>(elf: &Elf<'d>) -> Option<&'d str> {
+    let mut code = elf.sections.iter().filter(|s| s.is_code() && s.size > 0);
+    let first = code.clone().next()?;
+    code.all(|s| !s.has_contents()).then_some(first.name)
 }
 
 /// Refuses files that cannot be rewritten: those in whose unwind table, of which a new one is made, the dynamic

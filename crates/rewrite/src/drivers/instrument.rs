@@ -298,6 +298,9 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         let Some(made) = &self.made else {
             return Err(Error::internal("functions were not made"));
         };
+        if made.ready.is_empty() {
+            return Err(nothing_to_count(&count_pins(&made.map.shares)));
+        }
         phases.begin("link");
         let (writer, placed) =
             link_all::<I>(&self.program, made, self.counting.how, &self.options)?;
@@ -458,6 +461,15 @@ fn make_with_counters<I: Isa>(
         (r.counter_base, r.site_base) = map.bases[r.function as usize];
     });
     made
+}
+
+/// Why a file cannot be instrumented.
+fn nothing_to_count(pins: &[(Pin, usize)]) -> Error {
+    let reasons = pins
+        .iter()
+        .map(|(pin, n)| format!("{n} × {}", pin.explain()));
+    let reasons = reasons.collect::<Vec<_>>().join("; ");
+    Error::Unsupported(format!("no function can be instrumented ({reasons})"))
 }
 
 /// Gives functions, counters and routines their places, and fills in what refers to them.

@@ -6,7 +6,7 @@
 //! are, each flag by itself, and a flag that the manual calls undefined counts as kept.
 
 use super::super::Effects;
-use super::{decode_raw, decode_vex, quick};
+use super::{decode_raw, decode_vex, decode_without_operands, quick};
 use crate::arch::step::flag::{ALL, CARRY, OVERFLOW, PARITY, SIGN, STATUS, ZERO};
 use yaxpeax_x86::long_mode::{
     ConditionCode, Instruction, Opcode, Operand, RegSpec, register_class,
@@ -284,7 +284,7 @@ pub(super) fn effects(bytes: &[u8]) -> Effects {
 /// The same by the decoder alone.
 pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
     let Some((insn, len)) = decode_raw(bytes) else {
-        return vex(bytes);
+        return without_operands(bytes).unwrap_or_else(|| vex(bytes));
     };
     let bytes = bytes.get(..len).unwrap_or(bytes);
     // To this decoder `rdssp` is one, too: what it may write to its register, or leave there, it does not read.
@@ -327,8 +327,33 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
     }
 }
 
-/// VEX- and EVEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` reads or writes a general
-/// register, `kortest` and `ktest` write the flags; of the others, memory has a base and an index.
+/// `serialize`, and the instructions of VIA's PadLock, see [`decode_without_operands`]: data is at `rsi` and `rdi`, `rcx`
+/// counts its blocks, the key is at `rbx`, the control word at `rdx`, and at `rax` an initialisation vector or the number
+/// of bytes done so far. `xstore` takes a divisor in `rdx` and leaves a status in `eax`. None uses flags.
+fn without_operands(bytes: &[u8]) -> Option<Effects> {
+    decode_without_operands(bytes)?;
+    let repeated = usize::from(*bytes.first()? == 0xf3);
+    let (reads, kills) = match *bytes.get(repeated + 1..)?.first_chunk::<2>()? {
+        [0x01, _] => (0, 0),
+        [0xa7, 0xc0] if repeated == 0 => (RDX | RDI, RAX),
+        [0xa7, 0xc0] => (RCX | RDX | RDI, RAX),
+        // xcryptecb has no initialisation vector.
+        [0xa7, 0xc8] => (RCX | RDX | RBX | RSI | RDI, 0),
+        [0xa7, _] => (RAX | RCX | RDX | RBX | RSI | RDI, 0),
+        // xsha512 takes whole blocks.
+        [_, 0xe0] => (RCX | RSI | RDI, 0),
+        _ => (RAX | RCX | RSI | RDI, 0),
+    };
+    Some(Effects {
+        reads,
+        kills,
+        ..Effects::default()
+    })
+}
+
+/// VEX- and EVEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` and
+/// `vcvtusi2sd` read or write a general register, `kortest` and `ktest` write the flags; of the others, memory has a base
+/// and an index.
 fn vex(bytes: &[u8]) -> Effects {
     let get = |i: usize| bytes.get(i).copied().unwrap_or(0);
     if decode_vex(bytes, 0).is_none() {
@@ -344,6 +369,11 @@ fn vex(bytes: &[u8]) -> Effects {
     let (opcode, modrm) = (get(at), get(at + 1));
     let (reg, low) = (modrm >> 3 & 7 | high(0x80), modrm & 7);
     let mut effects = Effects::default();
+    // `vcvtusi2sd` converts a general register.
+    if get(0) == 0x62 && opcode == 0x7b && first & 0x0f == 1 && modrm >> 6 == 3 {
+        effects.reads = 1 << (low | high(0x20));
+        return effects;
+    }
     let mask = get(0) == 0xc5 || get(0) == 0xc4 && first & 0x1f == 1;
     match (mask, modrm >> 6) {
         (true, 3) => match opcode {
@@ -377,7 +407,20 @@ mod tests {
     #[test]
     fn registers_are_read_and_overwritten_as_the_manual_says() {
         let set = |list: &[u32]| list.iter().fold(0u32, |set, r| set | 1 << r);
-        let cases: [(&[u8], &[u32], &[u32], &str); 43] = [
+        let cases: [(&[u8], &[u32], &[u32], &str); 46] = [
+            (&[0x0f, 0x01, 0xe8], &[], &[], "serialize"),
+            (
+                &[0x62, 0xf1, 0xff, 0x08, 0x7b, 0xc2],
+                &[2],
+                &[],
+                "vcvtusi2sd xmm0,xmm0,rdx",
+            ),
+            (
+                &[0x62, 0xd1, 0xff, 0x08, 0x7b, 0xc2],
+                &[10],
+                &[],
+                "vcvtusi2sd xmm0,xmm0,r10",
+            ),
             (&[0xed], &[2], &[0], "in eax,dx"),
             (&[0xe5, 0x10], &[], &[0], "in eax,16"),
             (&[0xec], &[2], &[], "in al,dx"),
