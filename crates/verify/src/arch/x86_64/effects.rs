@@ -327,9 +327,9 @@ pub(super) fn effects_slowly(bytes: &[u8]) -> Effects {
     }
 }
 
-/// `serialize`, and the instructions of VIA's PadLock, see [`decode_without_operands`]: data is at `rsi` and `rdi`, `rcx`
-/// counts its blocks, the key is at `rbx`, the control word at `rdx`, and at `rax` an initialisation vector or the number
-/// of bytes done so far. `xstore` takes a divisor in `rdx` and leaves a status in `eax`. None uses flags.
+/// `serialize`, and the instructions of VIA's PadLock, see [`decode_without_operands`]: data is at `rsi` and `rdi`,
+/// `rcx` counts its blocks, the key is at `rbx`, the control word at `rdx`, and at `rax` an initialisation vector or
+/// the number of bytes done so far. `xstore` takes a divisor in `rdx` and leaves a status in `eax`. None uses flags.
 fn without_operands(bytes: &[u8]) -> Option<Effects> {
     decode_without_operands(bytes)?;
     let repeated = usize::from(*bytes.first()? == 0xf3);
@@ -352,8 +352,8 @@ fn without_operands(bytes: &[u8]) -> Option<Effects> {
 }
 
 /// VEX- and EVEX-encoded instructions that the decoder lacks, see [`decode_vex`]: `kmov` and
-/// `vcvtusi2sd` read or write a general register, `kortest` and `ktest` write the flags; of the others, memory has a base
-/// and an index.
+/// `vcvtusi2sd` read or write a general register, `kortest` and `ktest` write the flags; of the others, memory has a
+/// base and an index.
 fn vex(bytes: &[u8]) -> Effects {
     let get = |i: usize| bytes.get(i).copied().unwrap_or(0);
     if decode_vex(bytes, 0).is_none() {

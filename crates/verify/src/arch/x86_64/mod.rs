@@ -63,8 +63,8 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
 }
 
 /// Instructions that the decoder lacks, in VEX, EVEX or XOP encoding. All have a ModRM byte and continue with the next
-/// instruction; none but `kmov` and `vcvtusi2sd` knows of general registers, other than in addresses. A test compares with
-/// a second decoder what is missing still.
+/// instruction; none but `kmov` and `vcvtusi2sd` knows of general registers, other than in addresses. A test compares
+/// with a second decoder what is missing still.
 ///
 /// | encoding, map | opcodes |
 /// |---|---|
