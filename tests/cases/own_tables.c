@@ -1,11 +1,11 @@
-//# about: without kept relocations: entries count from a label that is not the table; a mask lets more through than the table has, and numbers follow it that are printed; two jumps through one table; a base that was on the stack; an index that is scaled before
-//# own tables: two_bases masked shared
+//# about: without kept relocations: entries count from a label that is not the table; a mask lets more through than the table has, and numbers follow it that are printed; two jumps through one table; a base that was on the stack; an index that is scaled before; one whose bytes were swapped
+//# own tables: two_bases masked shared swapped
 //# in old code: spilled scaled
 //# not aarch64: the code is x86-64's
-//# stdout: 510 530 510 510 510 0.500000 2.250000
+//# stdout: 510 530 510 510 510 510 0.500000 2.250000
 #include <stdio.h>
 
-int two_bases(int op, int x), masked(int op, int x), shared(int op, int x), spilled(int op, int x), scaled(int op, int x);
+int two_bases(int op, int x), masked(int op, int x), shared(int op, int x), spilled(int op, int x), scaled(int op, int x), swapped(int op, int x);
 extern const double numbers[2];
 
 #define CASES "0: lea 1(%rsi),%eax\nret\n1: lea 2(%rsi),%eax\nret\n2: lea 3(%rsi),%eax\nret\n3: lea 4(%rsi),%eax\nret\n4: lea 5(%rsi),%eax\nret\n5: mov %esi,%eax\nret\n"
@@ -23,19 +23,22 @@ __asm__(
     FUNCTION(spilled, "cmp $4,%edi\nja 5f\nmov %edi,%edi\nlea .Lt4(%rip),%rdx\nmov %rdx,-8(%rsp)\nmov -8(%rsp),%rdx\nmovslq (%rdx,%rdi,4),%rax\nadd %rdx,%rax\njmp *%rax\n")
     ".section .rodata\n" TABLE(".Lt4", ".Lt4") ".text\n"
     FUNCTION(scaled, "cmp $4,%edi\nja 5f\nmov %edi,%edi\nlea 0(,%rdi,4),%rdx\nlea .Lt5(%rip),%rax\nmov (%rdx,%rax),%eax\ncltq\nlea .Lt5(%rip),%rdx\nadd %rdx,%rax\njmp *%rax\n")
-    ".section .rodata\n" TABLE(".Lt5", ".Lt5") ".text\n");
+    ".section .rodata\n" TABLE(".Lt5", ".Lt5") ".text\n"
+    FUNCTION(swapped, "bswap %edi\ncmp $4,%edi\nja 5f\nlea .Lt6(%rip),%rdx\nmovslq (%rdx,%rdi,4),%rax\nadd %rdx,%rax\njmp *%rax\n")
+    ".section .rodata\n" TABLE(".Lt6", ".Lt6") ".text\n");
 
 /* Away from there, other than main. */
 __attribute__((noinline)) int drive(int argc) {
-    int sum[5] = {0};
+    int sum[6] = {0};
     for (int i = 0; i < 30; i++) {
         sum[0] += two_bases(i % 6, i);
         sum[1] += masked(i * argc % 5, i) + (i % 6 == 5);
         sum[2] += shared(i % 6, i);
         sum[3] += spilled(i % 6, i);
         sum[4] += scaled(i % 6, i);
+        sum[5] += swapped(__builtin_bswap32(i % 6), i);
     }
-    printf("%d %d %d %d %d %f %f\n", sum[0], sum[1], sum[2], sum[3], sum[4], numbers[0], numbers[1]);
+    printf("%d %d %d %d %d %d %f %f\n", sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], numbers[0], numbers[1]);
     return 0;
 }
 

@@ -389,7 +389,10 @@ fn vex(bytes: &[u8]) -> Effects {
             if mode != 0 || base != 5 {
                 effects.reads |= 1 << (base | high(0x20));
             }
-            if index != 4 {
+            // Of those that gather and scatter it is a vector.
+            let vector =
+                get(0) == 0x62 && first & 0x0f == 2 && matches!(opcode, 0x90..=0x93 | 0xa0..=0xa3);
+            if index != 4 && !vector {
                 effects.reads |= 1 << index;
             }
         }
@@ -407,7 +410,25 @@ mod tests {
     #[test]
     fn registers_are_read_and_overwritten_as_the_manual_says() {
         let set = |list: &[u32]| list.iter().fold(0u32, |set, r| set | 1 << r);
-        let cases: [(&[u8], &[u32], &[u32], &str); 46] = [
+        let cases: [(&[u8], &[u32], &[u32], &str); 49] = [
+            (
+                &[0x62, 0xf2, 0xfd, 0x4b, 0x92, 0x64, 0x00, 0x01],
+                &[0],
+                &[],
+                "vgatherdpd zmm4{k3},[rax+ymm0+8]",
+            ),
+            (
+                &[0x62, 0x32, 0xfd, 0x4b, 0x93, 0x1c, 0xd0],
+                &[0],
+                &[],
+                "vgatherqpd zmm11{k3},[rax+zmm10*8]",
+            ),
+            (
+                &[0x62, 0xd2, 0xfd, 0x49, 0xa3, 0x04, 0x08],
+                &[8],
+                &[],
+                "vscatterqpd [r8+zmm1]{k1},zmm0",
+            ),
             (&[0x0f, 0x01, 0xe8], &[], &[], "serialize"),
             (
                 &[0x62, 0xf1, 0xff, 0x08, 0x7b, 0xc2],

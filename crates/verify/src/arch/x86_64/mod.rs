@@ -72,6 +72,7 @@ fn decode_raw(bytes: &[u8]) -> Option<(Instruction, usize)> {
 /// | VEX, 0f 38 | dot products 50–53, d2, d3; numbers of 16 bits 72, b0, b1; products of 52 bits b4, b5; SHA-512 cb–cd; GFNI cf; SM3, SM4 da |
 /// | VEX, 0f 3a, with an immediate byte | masks 30–33 (registers); `vpclmulqdq` 44; XOP's `vpermil2` 48, 49; FMA4 5c–5f, 68–6f, 78–7f; GFNI ce, cf; SM3 de |
 /// | EVEX, 0f | `vcvtusi2sd` of 64 bits 7b |
+/// | EVEX, 0f 38 | gathering 90–93, of which the decoder knows some, and scattering a0–a3 |
 /// | EVEX, 0f, with an immediate byte | shifts and rotations 71–73 |
 /// | EVEX, 0f 3a, with an immediate byte | numbers of 16 bits 08, 0a, 26, 27, 56, 57, 66, 67, c2 |
 /// | XOP, map 8, with an immediate byte; map 9 | all from 80 on |
@@ -105,6 +106,8 @@ fn decode_vex(bytes: &[u8], addr: u64) -> Option<Insn> {
         (false, 3, 0x44 | 0x48 | 0x49 | 0xce | 0xcf | 0xde) => (true, 1, true),
         (false, 3, 0x5c..=0x5f | 0x68..=0x6f | 0x78..=0x7f) => (true, 1, true),
         (true, 1, 0x7b) => (bytes.get(2)? & 0x83 == 0x83, 0, true),
+        // Memory with a vector for an index.
+        (true, 2, 0x90..=0x93 | 0xa0..=0xa3) => (modrm >> 6 != 3 && modrm & 7 == 4, 0, true),
         (true, 1, 0x72) => (matches!(modrm >> 3 & 7, 0 | 1 | 2 | 4 | 6), 1, true),
         (true, 1, 0x71) => (matches!(modrm >> 3 & 7, 2 | 4 | 6), 1, true),
         (true, 1, 0x73) => (matches!(modrm >> 3 & 7, 2 | 3 | 6 | 7), 1, true),
@@ -954,8 +957,9 @@ mod tests {
         // They read or write general registers, or the processor's tiles.
         let known = |name: &str| {
             let cmpxadd = name.starts_with("Cmp") && name.ends_with("xadd");
+            let tiles = ["Td", "Tc", "Tilelo", "Tilest"];
             let tiles =
-                name.starts_with("Td") || name.starts_with("Tc") || name.ends_with("tilecfg");
+                tiles.iter().any(|start| name.starts_with(start)) || name.ends_with("tilecfg");
             let masks = ["Blc", "Bls", "T1mskc", "Tzmsk", "Llwpcb", "Slwpcb"];
             let masks = masks.iter().any(|start| name.starts_with(start));
             cmpxadd || tiles || masks || matches!(name, "Vpextrb" | "Vpextrw")
@@ -1007,6 +1011,64 @@ mod tests {
         }
     }
 
+    /// The same of all others: every opcode with every ModRM byte and the prefixes that choose another instruction.
+    #[test]
+    fn what_is_not_decoded_of_legacy_encodings_is_known() {
+        // Branches of 16 bits, which are refused; additions in memory at a distance, which no program has yet; and what
+        // kernels have, other makers' processors, or nobody.
+        const KNOWN: [&str; 19] = [
+            "Aadd",
+            "Aand",
+            "Aor",
+            "Axor",
+            "Ccs",
+            "Erets",
+            "Eretu",
+            "Hreset",
+            "Lkgs",
+            "Pbndkb",
+            "Rdmsrlist",
+            "Reservednop",
+            // With a prefix.
+            "Serialize",
+            "Undoc",
+            "Wrmsrlist",
+            "Wrmsrns",
+            "Xcrypt",
+            "Xsha",
+            "Xstore",
+        ];
+        let narrow = |name: &str| {
+            ["Call", "J", "Loop", "Xbegin"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        let known = |name: &str| narrow(name) || KNOWN.iter().any(|start| name.starts_with(start));
+        let mut missing = std::collections::BTreeSet::new();
+        for prefixes in [&[][..], &[0x66], &[0xf2], &[0xf3], &[0x48], &[0xf3, 0x48]] {
+            for map in [&[][..], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]] {
+                for number in 0..1u32 << 16 {
+                    let [opcode, modrm, ..] = number.to_le_bytes();
+                    // One more prefix, or another map.
+                    if map.is_empty() && (prefix_len(&[opcode]) != 0 || opcode == 0x0f) {
+                        continue;
+                    }
+                    let end = [opcode, modrm, 5, 5, 5, 5, 5, 5, 5, 5, 5];
+                    let code = [prefixes, map, &end].concat();
+                    let insn = iced_x86::Decoder::with_ip(64, &code, 0x1000, 0).decode();
+                    let name = format!("{:?}", insn.mnemonic());
+                    if !insn.is_invalid()
+                        && X86_64::decode(&code, 0x1000).is_none()
+                        && !known(&name)
+                    {
+                        missing.insert(name);
+                    }
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
     /// All opcodes of three maps, and two of XOP, with all prefixes and lengths, between registers and with memory.
     fn encodings() -> Vec<Vec<u8>> {
         let mut all = Vec::new();
@@ -1019,14 +1081,18 @@ mod tests {
             };
             let rest = (wide << 7 | second | pp) as u8;
             for map in 1..=3u8 {
-                for modrm in [0xc1, 0x01, 0x41, 0xc9, 0xd1, 0xe1, 0xf1] {
-                    let mut code = if evex {
-                        vec![0x62, 0xf0 | map, rest | 4, (length << 5) as u8 | 8]
-                    } else {
-                        vec![0xc4, 0xe0 | map, rest | (length as u8 & 1) << 2]
-                    };
-                    code.extend([opcode, modrm, 5, 5, 5, 5, 5, 5, 5, 5]);
-                    all.push(code);
+                for modrm in [0xc1, 0x01, 0x41, 0x44, 0xc9, 0xd1, 0xe1, 0xf1] {
+                    let end = [opcode, modrm, 5, 5, 5, 5, 5, 5, 5, 5];
+                    if !evex {
+                        let code = [0xc4, 0xe0 | map, rest | (length as u8 & 1) << 2];
+                        all.push([&code[..], &end].concat());
+                        continue;
+                    }
+                    // Without a mask, and with one that merges or sets to zero.
+                    for mask in [0x08, 0x09, 0x89] {
+                        let code = [0x62, 0xf0 | map, rest | 4, (length << 5) as u8 | mask];
+                        all.push([&code[..], &end].concat());
+                    }
                 }
             }
             for map in [8, 9] {

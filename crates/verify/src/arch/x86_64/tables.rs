@@ -196,6 +196,15 @@ fn left(insn: &Instruction, bytes: &[u8], addr: u64) -> Option<(u8, Left)> {
         },
         LEA | ADD | SUB | OR | XOR | NOT | NEG | SHL | SAR | IMUL | INC | DEC | ADC | SBB | ROL
         | ROR => return any,
+        // The decoder calls the register one of 64 bits in any case.
+        BSWAP
+            if matches!(
+                bytes,
+                [0x0f, 0xc8..=0xcf] | [0x40..=0x47, 0x0f, 0xc8..=0xcf]
+            ) =>
+        {
+            Left::AtMost(ones(32))
+        }
         op if op.condition().is_some() && count == 2 => return any,
         _ => return None,
     };
@@ -357,7 +366,20 @@ mod tests {
 
     #[test]
     fn what_is_left_in_registers_is_known() {
-        let cases: [(&[u8], u32, Option<(u8, Left)>, &str); 12] = [
+        let cases: [(&[u8], u32, Option<(u8, Left)>, &str); 15] = [
+            (
+                b"\x0f\xc8",
+                1,
+                Some((0, Left::AtMost(0xffff_ffff))),
+                "bswap eax",
+            ),
+            (
+                b"\x41\x0f\xc9",
+                1 << 9,
+                Some((9, Left::AtMost(0xffff_ffff))),
+                "bswap r9d",
+            ),
+            (b"\x48\x0f\xc8", 1, None, "bswap rax"),
             (
                 b"\x48\x8d\x15\x00\x01\x00\x00",
                 1 << 2,
