@@ -6,6 +6,7 @@
 //! the sum over all functions of
 //!
 //! * the branches that are taken in it, in the input's order if it stays and in the new one if it moves,
+//! * if it stays: how often calls of it run that would be inlined, which only those of functions that move are,
 //! * if it moves: how often it is entered other than by direct calls from functions that move.
 //!
 //! Where counts are estimates, of samples, entries and calls disagree by chance: a quarter of a function's entries is
@@ -22,11 +23,13 @@ use crate::attach::Counted;
 use crate::cfg::{BlockId, Term, Use};
 use crate::discover::Program;
 
-/// Starts of functions that cost less where they are. `exact`: counts are.
+/// Starts of functions that cost less where they are. `inlined`: by start, how often calls run that are inlined if it
+/// moves. `exact`: counts are.
 pub(super) fn cheaper_where_they_are(
     program: &Program<'_>,
     counted: &[Counted<'_>],
     chosen: &[Chosen],
+    inlined: &FxHashMap<u64, u64>,
     exact: bool,
 ) -> FxHashSet<u64> {
     if program.refs.kept {
@@ -34,7 +37,10 @@ pub(super) fn cheaper_where_they_are(
     }
     let saved = counted.iter().zip(chosen).map(|(c, order)| {
         let before = taken(c, &original(c));
-        before.saturating_sub(taken(c, &order.fragments))
+        let calls = inlined.get(&program.start(c.function as usize));
+        before
+            .saturating_sub(taken(c, &order.fragments))
+            .saturating_add(number(calls.copied().unwrap_or(0)))
     });
     let mut choice = Choice::new(
         saved.collect(),

@@ -394,9 +394,8 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
         }
         let (threaded, mut passes) =
             passes::thread::<I>(&program, &mut counted, &mut attached.calls, options.passes);
-        let (changes, others) =
-            passes::run::<I>(&program, &counted, &attached.calls, &folds, options.passes);
-        passes.extend(others);
+        let mut bodies = passes::bodies::<I>(&program, &counted, &folds, options.passes);
+        bodies.leave_out(&[&options.keep, &options.excluded]);
         phases.begin("layout");
         let chosen: Vec<Chosen> = postlink_parallel::map_range(counted.len(), |i| {
             let mut chosen = order_blocks(&counted[i], &options);
@@ -410,8 +409,16 @@ impl<'d, I: Isa> Fitted<'d> for FittedTo<'d, I> {
             FxHashSet::default()
         } else {
             let exact = attached.account.is_none();
-            cheaper_where_they_are(&program, &counted, &chosen, exact)
+            let inlined = bodies.executions(&counted);
+            cheaper_where_they_are(&program, &counted, &chosen, &inlined, exact)
         };
+        bodies.leave_out(&[&stay]);
+        if !options.passes.is_placement_only() {
+            phases.begin("passes");
+        }
+        let (changes, others) =
+            passes::run::<I>(&program, &counted, &attached.calls, &bodies, options.passes);
+        passes.extend(others);
         let walk = options.searches().then(|| {
             phases.begin("walk");
             Walk::new(&counted, &attached.calls, options.windows.as_deref())

@@ -5,7 +5,9 @@
 //! the word below the stack pointer, are in `verify/walk/changes/inlining.rs`. Only on machines whose calls put the
 //! return address on the stack: elsewhere the register would have to be known to hold nothing.
 //!
-//! F stays where it is or moves as before, for all other callers. A profile by samples of such a program does not count
+//! F moves itself, for all other callers: the checker takes nothing else for a body. Where the linker kept no
+//! relocations it may be cheaper where it is ([`crate::drivers`], `entered.rs`); what its inlined calls save counts
+//! there, and if it stays all the same, its calls do, too. A profile by samples of such a program does not count
 //! F for the calls that are inlined: its instructions there are the caller's.
 
 use postlink_isa::{Code, Fixup, Flow, Insn, Isa};
@@ -35,7 +37,8 @@ impl Inlining {
 const INSTRUCTIONS: usize = 8;
 
 /// Bodies of functions that can be inlined, by address of the entry.
-pub(super) struct Bodies(FxHashMap<u64, Code<Target>>);
+#[derive(Default)]
+pub struct Bodies(FxHashMap<u64, Code<Target>>);
 
 impl Bodies {
     /// Of all functions that the hot code of `counted` calls and that move themselves: what keeps a function in its
@@ -72,6 +75,31 @@ impl Bodies {
             }
         }
         Bodies(bodies)
+    }
+
+    /// Forgets those of functions that are in one of some sets of entries.
+    pub fn leave_out(&mut self, sets: &[&FxHashSet<u64>]) {
+        self.0
+            .retain(|entry, _| !sets.iter().any(|set| set.contains(entry)));
+    }
+
+    /// By entry: how often calls of it run.
+    pub fn executions(&self, counted: &[Counted<'_>]) -> FxHashMap<u64, u64> {
+        let mut executions = FxHashMap::default();
+        if self.0.is_empty() {
+            return executions;
+        }
+        for c in counted {
+            for b in 0..c.analysed.cfg.blocks.len() as BlockId {
+                let fields = c.analysed.cfg.fields(b).iter();
+                for call in fields.filter(|f| f.role == Use::Call && self.0.contains_key(&f.target))
+                {
+                    let sum: &mut u64 = executions.entry(call.target).or_default();
+                    *sum = sum.saturating_add(c.counts.blocks[b as usize]);
+                }
+            }
+        }
+        executions
     }
 }
 

@@ -39,7 +39,7 @@ use crate::cfg::BlockId;
 use crate::discover::Program;
 
 pub use folding::{Folded, Folding, FoldingReport, Folds, called, fold};
-pub use inlining::Inlining;
+pub use inlining::{Bodies, Inlining};
 pub use plt::Plt;
 pub use promotion::Promotion;
 pub use threading::{Threaded, Threading};
@@ -226,13 +226,26 @@ struct Found {
     changes: Vec<Change>,
 }
 
+/// What calls can be replaced with, if they are to be, and the functions all move.
+pub fn bodies<I: Isa>(
+    program: &Program<'_>,
+    counted: &[Counted<'_>],
+    folds: &Folds,
+    options: PassOptions,
+) -> Bodies {
+    if options.inlining.bytes == 0 {
+        return Bodies::default();
+    }
+    Bodies::new::<I>(program, counted, folds, options.inlining)
+}
+
 /// Runs all passes that are on, on the functions that folding left. Gives the changes by position in `counted`, and
-/// what each pass did.
+/// what each pass did. `bodies`: those of functions that move.
 pub fn run<I: Isa>(
     program: &Program<'_>,
     counted: &[Counted<'_>],
     calls: &[Call],
-    folds: &Folds,
+    bodies: &Bodies,
     options: PassOptions,
 ) -> (Vec<Changes>, Vec<Ran>) {
     let mut changes = vec![Changes::default(); counted.len()];
@@ -256,9 +269,8 @@ pub fn run<I: Isa>(
         ran.push(apply(counted, &mut changes, names, find));
     }
     if options.inlining.bytes > 0 {
-        let bodies = inlining::Bodies::new::<I>(program, counted, folds, options.inlining);
         let names = ("inline-small-functions", "calls of tiny functions");
-        let find = |c: &Counted<'_>| inlining::find::<I>(program, &bodies, c);
+        let find = |c: &Counted<'_>| inlining::find::<I>(program, bodies, c);
         ran.push(apply(counted, &mut changes, names, find));
     }
     (changes, ran)
