@@ -1,10 +1,10 @@
 //! Call frame instructions, run without `gimli` where they are the most common ones.
 //!
-//! Compilers write nearly all unwind entries with a dozen instructions: a CFA that is a register and an offset, registers
-//! that are saved at offsets from it, and states that are remembered. Programs of only those are run here; what holds
-//! is a few numbers then, and most rows are found among those that the function had before. With anything else (an
-//! expression, an operand that is too long, a state that was not remembered) the whole program is left to `gimli`,
-//! errors as well. A test runs all entries of a program and many random programs both ways.
+//! Compilers write nearly all unwind entries with a dozen instructions: a CFA that is a register and an offset,
+//! registers that are saved at offsets from it, and states that are remembered. Programs of only those are run here;
+//! what holds is a few numbers then, and most rows are found among those that the function had before. With anything
+//! else (an expression, an operand that is too long, a state that was not remembered) the whole program is left to
+//! `gimli`, errors as well. Tests run all entries of a program and many random programs both ways.
 
 use crate::files::bytes::Reader;
 use crate::files::unwind::Cie;
@@ -57,7 +57,7 @@ const REMEMBERED: usize = 2;
 struct State {
     now: Plain,
     args_size: u64,
-    /// `None`: no CFA was defined.
+    /// A CFA was defined.
     has_cfa: bool,
     remembered: SmallVec<[(Plain, u64); REMEMBERED]>,
 }
