@@ -11,9 +11,11 @@
 //! the registers lost that it may destroy.
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+use std::collections::hash_map::Entry;
 
 use crate::arch::Arch;
-use crate::files::unwind::{Interner, Row, RowMap, Rule, Runner, Table};
+use crate::files::unwind::{Interner, Row, RowId, RowMap, Rule, Runner, Table};
 use crate::routines::{MOST, REGISTERS, Routine, State, Value, Way, plus};
 
 /// Rows of a file, by address.
@@ -22,6 +24,8 @@ pub(crate) struct Rows<'t, 'd> {
     runner: Runner,
     interner: Interner,
     map: RowMap,
+    /// Rows that were asked for, by number: to look for one by its number takes long.
+    found: Vec<(RowId, Row)>,
     /// The code of the entry that the rows are of.
     of: Option<(u64, u64)>,
     /// An entry may have an exception table.
@@ -35,6 +39,7 @@ impl<'t, 'd> Rows<'t, 'd> {
             runner: Runner::default(),
             interner: Interner::default(),
             map: RowMap::default(),
+            found: Vec::new(),
             of: None,
             tables: false,
         }
@@ -58,6 +63,7 @@ impl<'t, 'd> Rows<'t, 'd> {
             self.of = None;
             let fde = self.table.find(addr).ok_or_else(none)?;
             self.interner.clear();
+            self.found.clear();
             let spans = self.map.clear();
             self.runner
                 .rows::<A>(self.table, fde, &mut self.interner, spans)?;
@@ -75,7 +81,16 @@ impl<'t, 'd> Rows<'t, 'd> {
                 "the unwind row changes in the middle of the instruction at {addr:#x}"
             ));
         }
-        self.interner.row(id).ok_or_else(none)
+        let known = self.found.iter().position(|found| found.0 == id);
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let row = self.interner.row(id).ok_or_else(none)?;
+                self.found.push((id, row.clone()));
+                self.found.len() - 1
+            }
+        };
+        self.found.get(place).map(|f| &f.1).ok_or_else(none)
     }
 }
 
@@ -88,12 +103,8 @@ enum Back {
 
 type Registers = [Value; REGISTERS];
 
-/// Leaves a frame by its row.
-fn leave<A: Arch>(
-    row: &Row,
-    registers: &Registers,
-    state: &State,
-) -> Result<(Registers, Back), String> {
+/// Leaves a frame by its row: registers hold what they do in the caller then.
+fn leave<A: Arch>(row: &Row, registers: &mut Registers, state: &State) -> Result<Back, String> {
     let number = |register: u16| {
         let of = A::of_unwind_register(register);
         (of != 0).then(|| of.trailing_zeros() as usize)
@@ -111,10 +122,8 @@ fn leave<A: Arch>(
             "the frame is found by register {register}, which holds {frame:?} where it should be an address on the stack"
         ));
     }
-    let mut left = *registers;
-    if let Some(sp) = left.get_mut(usize::from(A::STACK)) {
-        *sp = frame;
-    }
+    // Rules are about what registers held before.
+    let mut left: SmallVec<[(usize, Value); 20]> = smallvec![(usize::from(A::STACK), frame)];
     // Where it is in a register, it is there until a rule says otherwise.
     let link = A::LINK.first().map(|link| registers[usize::from(*link)]);
     let mut back = link.map(Back::To);
@@ -132,12 +141,15 @@ fn leave<A: Arch>(
                 _ => Back::To(value),
             });
         }
-        if let Some(place) = number(*register).and_then(|number| left.get_mut(number)) {
-            *place = value;
-        }
+        left.extend(number(*register).map(|number| (number, value)));
     }
     let back = back.ok_or("the row has no return address")?;
-    Ok((left, back))
+    for (number, value) in left {
+        if let Some(register) = registers.get_mut(number) {
+            *register = value;
+        }
+    }
+    Ok(back)
 }
 
 /// Unwinds from the instruction at `at` to the caller of a routine. `calls`: where calls within the routine return to.
@@ -154,8 +166,7 @@ fn unwind<A: Arch>(
     let mut backs = calls.iter().rev();
     loop {
         let row = rows.at::<A>(place.0, place.1).map_err(wrong)?;
-        let (left, back) = leave::<A>(row, &registers, state).map_err(wrong)?;
-        registers = left;
+        let back = leave::<A>(row, &mut registers, state).map_err(wrong)?;
         match (backs.next(), back) {
             (Some(expected), Back::To(Value::Number(to))) if to == *expected => {
                 place = (to.wrapping_sub(1), 1);
@@ -206,6 +217,9 @@ impl Routine<'_, '_> {
         known: &dyn Fn(u64) -> Option<u32>,
         rows: &mut Rows<'_, '_>,
     ) -> Result<u64, String> {
+        if let Some(count) = self.unwinds_on_the_way::<A>(start, outermost, lost, known, rows) {
+            return Ok(count);
+        }
         let mut left = 2 * MOST;
         let begin = State::new::<A>().begins(outermost);
         let mut states: FxHashMap<(Vec<u64>, u64), State> = FxHashMap::default();
@@ -244,6 +258,57 @@ impl Routine<'_, '_> {
             }
         }
         Ok(seen.len() as u64)
+    }
+
+    /// The same in one pass: wherever less is known of a place than was before, it is run again, so the last time that
+    /// it is run is with what holds on all paths. Before that it is unwound from with what holds on some of them, which
+    /// is more. `None`: it takes both passes to say whether and why not.
+    fn unwinds_on_the_way<A: Arch>(
+        &self,
+        start: u64,
+        outermost: bool,
+        lost: u32,
+        known: &dyn Fn(u64) -> Option<u32>,
+        rows: &mut Rows<'_, '_>,
+    ) -> Option<u64> {
+        // The second pass runs no more than the first.
+        let mut left = MOST;
+        let begin = State::new::<A>().begins(outermost);
+        let mut states: FxHashMap<(Vec<u64>, u64), State> = FxHashMap::default();
+        let mut seen = FxHashSet::default();
+        let mut work = vec![(Vec::new(), start, begin)];
+        while let Some((calls, at, mut state)) = work.pop() {
+            if calls.is_empty() && at != start && (self.goes_on)(at) {
+                continue;
+            }
+            match states.entry((calls.clone(), at)) {
+                Entry::Occupied(mut there) => {
+                    if !there.get_mut().join(&state) {
+                        continue;
+                    }
+                    state.clone_from(there.get());
+                }
+                Entry::Vacant(none) => {
+                    none.insert(state.clone());
+                }
+            }
+            let mut visit = |at: u64, len: u64, state: &State| {
+                seen.insert(at);
+                unwind::<A>(rows, &calls, (at, len), state, lost)
+            };
+            let way = self.run::<A>(at, &mut state, &mut left, &mut visit).ok()?;
+            if let Way::Call(target, back) = way
+                && let Some(destroys) = known(target)
+            {
+                state.has_called::<A>(destroys);
+                unwind::<A>(rows, &calls, (back.wrapping_sub(1), 1), &state, lost).ok()?;
+                work.push((calls, back, state));
+                continue;
+            }
+            let next = self.continue_with::<A>(way, calls, state, known, &mut work);
+            next.ok()?;
+        }
+        Some(seen.len() as u64)
     }
 
     /// Where control goes from straight code.

@@ -2,8 +2,9 @@
 //!
 //! [`verify`] takes the bytes of the input and of the output. It shares no code with the rewriter: the ELF
 //! reader, the unwind table reader and the language-specific data reader are its own, instructions are decoded by
-//! tables and a crate that the rewriter does not use (see below), and unwind rows are computed by `gimli`. What the
-//! output claims of itself (`.note.postlink`) says where to look; it is never taken as true.
+//! tables and a crate that the rewriter does not use (see below), and unwind rows are computed by `gimli` and by a
+//! small interpreter that is compared with it. What the output claims of itself (`.note.postlink`) says where to look;
+//! it is never taken as true.
 //!
 //! # The argument
 //!
@@ -63,9 +64,9 @@
 //!
 //! Functions are walked in parallel. Of each pair of equal instructions only the old side is decoded. Old code that
 //! stays is decoded only where its bytes may be a field that leads to a place of interest ([`text`]). Rows
-//! are computed once per FDE of a moved function. Memory is a map of four bytes per byte of new code for the
-//! function being walked, and a few bits per byte for those that are done. The report does not depend on the
-//! number of threads.
+//! are computed once per FDE of a moved function, and inserted code that is the same in all functions is followed
+//! once ([`passages`]). Memory is a map of four bytes per byte of new code for the function being walked, and a few
+//! bits per byte for those that are done. The report does not depend on the number of threads.
 
 mod addr;
 mod again;
@@ -81,6 +82,7 @@ mod liveness;
 mod machine;
 mod maps;
 pub mod mutate;
+mod passages;
 mod progress;
 mod proof;
 mod report;
@@ -113,6 +115,8 @@ use proof::{
     bare, counting, data, described, distances, gaps, headers, identity, image, inside, no_return,
     tables, text, writes,
 };
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
+use rayon::slice::ParallelSliceMut;
 use rustc_hash::{FxHashMap, FxHashSet};
 use walk::{Scratch, Walked};
 
@@ -580,26 +584,25 @@ fn walk_all<A: Arch>(
         }
     };
     loop {
-        let mut cross: Vec<Pair> = last
-            .iter()
-            .filter_map(|id| walked.get(*id as usize))
-            .flat_map(|w| w.cross.iter().copied())
-            .collect();
-        cross.sort_unstable();
+        let mut cross: Vec<Pair> = postlink_parallel::flat_map(&last, |id| {
+            let walked = walked.get(*id as usize);
+            walked.into_iter().flat_map(|w| w.cross.iter().copied())
+        });
+        cross.par_sort_unstable();
         cross.dedup();
+        let demanded = |(old, new): &Pair| {
+            let id = cx.new.owner(*new)?;
+            let (w, f) = (walked.get(id as usize)?, cx.function(id)?);
+            let known = w.failure.is_some()
+                || roots.holds(id, (*old, *new))
+                || w.pairs.holds(f, base, *old, *new);
+            (!known).then_some((id, (*old, *new)))
+        };
+        let demanded = postlink_parallel::filter_map(&cross, demanded);
         let mut again: Vec<FuncId> = Vec::new();
-        for (old, new) in cross {
-            let Some(id) = cx.new.owner(new) else {
-                continue;
-            };
-            let (Some(w), Some(f)) = (walked.get(id as usize), cx.function(id)) else {
-                continue;
-            };
-            let known = roots.holds(id, (old, new));
-            if w.failure.is_none() && !known && !w.pairs.holds(f, base, old, new) {
-                roots.more.entry(id).or_default().push((old, new));
-                again.push(id);
-            }
+        for (id, pair) in demanded {
+            roots.more.entry(id).or_default().push(pair);
+            again.push(id);
         }
         again.sort_unstable();
         again.dedup();
@@ -786,13 +789,16 @@ fn prove<'a, A: Arch>(
     let mut report = report::<A>(&cx, found, &walked, &subject, options);
     report.debug = debug;
     let wanted = output.is_noted && (when == Keep::Always || !report.is_proved());
-    let kept = wanted.then(|| {
-        (keep.walked, keep.roots) = (walked, roots);
-        let mut kept = Kept::new(&cx, input.data, subject.input, keep)?;
+    if !wanted {
+        // Many small lists, which one thread would take long to give back.
+        walked.into_par_iter().for_each(drop);
+        return (report, None);
+    }
+    (keep.walked, keep.roots) = (walked, roots);
+    let kept = Kept::new(&cx, input.data, subject.input, keep).map(|mut kept| {
         kept.taken_over = again.map_or(0, |a| a.taken_over);
-        Some(Box::new(kept))
+        Box::new(kept)
     });
-    let kept = kept.flatten();
     (report, kept)
 }
 
@@ -1360,10 +1366,14 @@ fn has_changed(walked: &Walked, kind: ChangeKind) -> bool {
 
 /// How many instructions were changed, by kind; kinds that there are none of are left out.
 fn changes(cx: &Context<'_>, walked: &[Walked]) -> Vec<Changed> {
+    // Most have none.
+    let changed = (0..).zip(walked);
+    let changed = changed.filter(|(_, w)| w.changes.iter().any(|count| *count > 0));
+    let changed: Vec<(FuncId, &Walked)> = changed.collect();
     // In new code that stands for several functions each change is there once.
     let folded = |id: FuncId| cx.function(id).is_some_and(|f| f.folded.is_some());
     let of = |kind: ChangeKind| {
-        let each = (0..).zip(walked);
+        let each = changed.iter();
         let each = each.filter(|(id, _)| kind == ChangeKind::FoldedFunction || !folded(*id));
         let each = each.filter_map(|(_, w)| w.changes.get(kind as usize));
         each.sum::<u64>()

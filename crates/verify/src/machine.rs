@@ -246,8 +246,10 @@ pub(crate) struct Machine<'a, 'f> {
     pub footprint: &'f mut Footprint,
     /// The table is used as one in common memory, and as one at the thread's base.
     pub tables: (bool, bool),
-    /// Each instruction that [`follow`] runs, as often as it does.
+    /// Each instruction that [`follow`] runs, as often as it does, where it is known where the stack pointer is.
     pub moments: Vec<Moment>,
+    /// It ran others.
+    pub unplaced: bool,
 }
 
 impl Machine<'_, '_> {
@@ -640,6 +642,8 @@ impl Machine<'_, '_> {
                 changed,
                 call,
             });
+        } else {
+            self.unplaced = true;
         }
     }
 
@@ -1091,6 +1095,7 @@ mod tests {
                 footprint: &mut footprint,
                 tables: (false, false),
                 moments: Vec::new(),
+                unplaced: false,
             };
             let mut met = Vec::new();
             let mut judge = |m: &Meeting| {

@@ -179,7 +179,7 @@ pub(crate) enum FlagStep {
     Branch { len: u8, reads: u8, target: u64 },
     /// To the target, and nothing else happens.
     Jump(u64),
-    /// A direct call, or a return.
+    /// A call, or a return.
     Leaves,
 }
 

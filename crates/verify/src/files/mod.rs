@@ -7,6 +7,7 @@
 //! | [`elf`] | headers, sections, symbols, dynamic tags |
 //! | [`pointer`] | encoded pointers of unwind tables |
 //! | [`unwind`] | `.eh_frame` with its search table, and the rows of a function |
+//! | [`frame_program`] | call frame instructions, run where they are common ones |
 //! | [`lsda`] | exception tables: what the personality routine decides at a call |
 //! | [`personality`] | which instructions a personality routine may be asked about |
 //! | [`claim`] | the note in which the output says what moved where |
@@ -14,6 +15,7 @@
 pub(crate) mod bytes;
 pub(crate) mod claim;
 pub(crate) mod elf;
+mod frame_program;
 pub(crate) mod lsda;
 pub(crate) mod personality;
 pub(crate) mod pointer;

@@ -2,8 +2,9 @@
 //!
 //! The run-time takes PT_GNU_EH_FRAME, searches the sorted table in it for the last entry that starts at or
 //! before the address, and reads the one FDE that the entry points to. So does [`Table`], but for entries
-//! without code. FDE and CIE headers are read here; the call frame instructions are run by `gimli`, once per
-//! FDE and only for FDEs that a moved function has.
+//! without code. FDE and CIE headers are read here; the call frame instructions are run here where they are common ones
+//! ([`frame_program`](super::frame_program)) and by `gimli` otherwise, once per FDE and only for FDEs that a moved
+//! function has.
 //!
 //! `.eh_frame_hdr`:
 //!
@@ -20,6 +21,7 @@
 use crate::arch::Arch;
 use crate::files::bytes::{Reader, put_sleb, u32_in};
 use crate::files::elf::{Elf, PT_GNU_EH_FRAME};
+use crate::files::frame_program::{self, Plain};
 use crate::files::pointer::{self, Bases, OMIT, Pointer};
 use gimli::{
     BaseAddresses, CfaRule, EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext,
@@ -690,10 +692,64 @@ pub(crate) struct Span {
     pub is_outermost: bool,
 }
 
+impl Span {
+    /// One of an entry, of no place in it.
+    fn of(fde: &Fde, cie: &Cie) -> Self {
+        Span {
+            start: fde.start,
+            end: fde.start,
+            row: 0,
+            args_size: 0,
+            lsda: fde.lsda,
+            function: fde.start,
+            function_end: fde.end,
+            signal_frame: cie.signal_frame,
+            is_outermost: false,
+        }
+    }
+}
+
+/// What a row has from its CIE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OfCie {
+    ra_register: u64,
+    signal_frame: bool,
+    marks: [bool; 2],
+    personality: Pointer,
+}
+
+impl OfCie {
+    fn new(cie: &Cie) -> Self {
+        OfCie {
+            ra_register: cie.ra_register,
+            signal_frame: cie.signal_frame,
+            marks: cie.marks,
+            personality: cie.personality,
+        }
+    }
+
+    fn row(self, cfa: Rule, registers: SmallVec<[(u16, Rule); 8]>, place: u64) -> Row {
+        Row {
+            cfa,
+            registers,
+            ra_register: self.ra_register,
+            signal_frame: self.signal_frame,
+            marks: self.marks,
+            personality: self.personality,
+            place,
+        }
+    }
+}
+
+/// Rows that are looked for one after the other before a map is asked: a function has few.
+const AT_HAND: usize = 24;
+
 /// Gives equal rows equal numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
     rows: FxHashMap<Row, RowId>,
+    /// Some of them as they were told.
+    plain: Vec<(OfCie, Plain, RowId)>,
     /// What [`Interner::lowered`] has found.
     lowered: FxHashMap<(RowId, i64), Option<RowId>>,
     /// What [`Interner::reads`] has found.
@@ -703,6 +759,7 @@ pub(crate) struct Interner {
 impl Interner {
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
+        self.plain.clear();
         self.lowered.clear();
         self.reads.clear();
     }
@@ -715,6 +772,21 @@ impl Interner {
         let next = self.rows.len() as RowId + 1;
         self.rows.insert(row, next);
         next
+    }
+
+    /// The same of a row that is found as it was told, if it was told before.
+    fn plain(&mut self, of: OfCie, plain: &Plain) -> RowId {
+        let known = self.plain.iter().rev().find(|k| k.1 == *plain && k.0 == of);
+        if let Some(known) = known {
+            return known.2;
+        }
+        let saved = plain.saved.iter().map(|(r, at)| (*r, Rule::Offset(*at)));
+        let cfa = Rule::RegisterOffset(plain.cfa.0, plain.cfa.1);
+        let id = self.id(of.row(cfa, saved.collect(), 0));
+        if self.plain.len() < AT_HAND {
+            self.plain.push((of, plain.clone(), id));
+        }
+        id
     }
 
     /// Whether a row says what holds where a call has just come: the return address is where a call leaves it, and is
@@ -824,6 +896,17 @@ impl Runner {
         interner: &mut Interner,
         out: &mut Vec<Span>,
     ) -> Result<(), String> {
+        self.rows_if::<A>(true, table, fde, (interner, out))
+    }
+
+    /// The same; `plain`: common instructions may be run here.
+    fn rows_if<A: Arch>(
+        &mut self,
+        plain: bool,
+        table: &Table<'_>,
+        fde: &Fde,
+        (interner, out): (&mut Interner, &mut Vec<Span>),
+    ) -> Result<(), String> {
         let mut section = gimli::EhFrame::new(table.bytes, LittleEndian);
         section.set_vendor(A::VENDOR);
         let bases = BaseAddresses::default().set_eh_frame(table.addr);
@@ -839,6 +922,11 @@ impl Runner {
             )
             .map_err(sentence)?;
         let first = out.len();
+        if plain && Self::plain_rows(table, (fde, cie), interner, out).is_some() {
+            return Ok(());
+        }
+        out.truncate(first);
+        let of = OfCie::new(cie);
         let mut rows = parsed
             .rows(&section, &bases, &mut self.context)
             .map_err(sentence)?;
@@ -880,36 +968,67 @@ impl Runner {
             let is_outermost = registers
                 .iter()
                 .any(|(r, rule)| u64::from(*r) == cie.ra_register && *rule == Rule::Undefined);
-            let id = interner.id(Row {
-                cfa,
-                registers,
-                ra_register: cie.ra_register,
-                signal_frame: cie.signal_frame,
-                marks: cie.marks,
-                personality: cie.personality,
-                place: if pc_dependent { start } else { 0 },
-            });
-            let args_size = row.saved_args_size();
-            match out.get_mut(first..).and_then(<[Span]>::last_mut) {
-                Some(last)
-                    if last.row == id && last.args_size == args_size && last.end == start =>
-                {
-                    last.end = end
-                }
-                _ => out.push(Span {
-                    start,
-                    end,
-                    row: id,
-                    args_size,
-                    lsda: fde.lsda,
-                    function: fde.start,
-                    function_end: fde.end,
-                    signal_frame: cie.signal_frame,
-                    is_outermost,
-                }),
-            }
+            let place = if pc_dependent { start } else { 0 };
+            let id = interner.id(of.row(cfa, registers, place));
+            let span = Span {
+                start,
+                end,
+                row: id,
+                args_size: row.saved_args_size(),
+                is_outermost,
+                ..Span::of(fde, cie)
+            };
+            append(out, first, span);
         }
         Ok(())
+    }
+
+    /// The same, if the instructions are common ones.
+    fn plain_rows(
+        table: &Table<'_>,
+        (fde, cie): (&Fde, &Cie),
+        interner: &mut Interner,
+        out: &mut Vec<Span>,
+    ) -> Option<()> {
+        let of_cie = table.bytes.get(cie.instructions.0..cie.instructions.1)?;
+        let (from, to) = fde.instructions;
+        let own = table.bytes.get(from as usize..to as usize)?;
+        let first = out.len();
+        let of = OfCie::new(cie);
+        let blank = Span::of(fde, cie);
+        let code = (fde.start, fde.end);
+        frame_program::run(
+            cie,
+            (of_cie, own),
+            code,
+            |(start, end), plain, args_size| {
+                let end = end.min(fde.end);
+                if start < end {
+                    let span = Span {
+                        start,
+                        end,
+                        row: interner.plain(of, plain),
+                        args_size,
+                        ..blank
+                    };
+                    append(out, first, span);
+                }
+            },
+        )
+    }
+}
+
+/// Appends what holds behind the last span; equal neighbours from `first` on become one.
+fn append(out: &mut Vec<Span>, first: usize, span: Span) {
+    match out.get_mut(first..).and_then(<[Span]>::last_mut) {
+        Some(last)
+            if last.row == span.row
+                && last.args_size == span.args_size
+                && last.end == span.start =>
+        {
+            last.end = span.end;
+        }
+        _ => out.push(span),
     }
 }
 
@@ -1022,6 +1141,109 @@ mod tests {
                 && (w[0].row, w[0].args_size) != (w[1].row, w[1].args_size)));
             assert!(table.same_meaning(fde, &table, fde));
         }
+    }
+
+    /// Rows of an entry, with and without the common instructions run here; `true` if they were.
+    fn run_both_ways(table: &Table<'_>, fde: &Fde, interner: &mut Interner) -> bool {
+        let (mut runner, mut spans, mut plain) = (Runner::default(), Vec::new(), Vec::new());
+        let by_gimli = runner.rows_if::<X86_64>(false, table, fde, (interner, &mut spans));
+        let cie = table.cie_of(fde).expect("it was read");
+        let here = Runner::plain_rows(table, (fde, cie), interner, &mut plain);
+        if here.is_some() {
+            assert_eq!(by_gimli, Ok(()), "at {:#x}", fde.start);
+            assert_eq!(plain, spans, "at {:#x}", fde.start);
+        }
+        here.is_some()
+    }
+
+    #[test]
+    fn common_frame_instructions_make_the_rows_that_gimli_makes() {
+        let data = std::fs::read("/proc/self/exe").expect("the running test can be read");
+        let elf = Elf::parse(&data, "input").expect("it is an ELF file");
+        let table = Table::read(&elf).expect("its unwind table is sound");
+        let mut interner = Interner::default();
+        let mut here = 0;
+        for fde in table.fdes.iter().take(4000) {
+            interner.clear();
+            here += usize::from(run_both_ways(&table, fde, &mut interner));
+        }
+        let all = table.fdes.len().min(4000);
+        assert!(here > all / 10 * 9, "{here} of {all}");
+    }
+
+    #[test]
+    fn random_frame_instructions_make_the_rows_that_gimli_makes_or_are_left_to_it() {
+        const COMMON: [&[u8]; 24] = [
+            &[0x41],
+            &[0x4f],
+            &[0x40],
+            &[0x7f],
+            &[0x86, 2],
+            &[0x83, 3],
+            &[0x8c, 0x81, 1],
+            &[0xc6],
+            &[0xc3],
+            &[0xd0],
+            &[0x0a],
+            &[0x0b],
+            &[0x0e, 16],
+            &[0x0e, 0x90, 2],
+            &[0x0d, 6],
+            &[0x0c, 7, 8],
+            &[0x2e, 16],
+            &[0x2e, 0],
+            &[0x02, 9],
+            &[0x03, 1, 1],
+            &[0x04, 5, 0, 0, 0],
+            &[0x00],
+            &[0x07, 3],
+            &[0x08, 6],
+        ];
+        let (mut here, mut all) = (0, 0);
+        arbtest::arbtest(|u| {
+            let mut section = Vec::new();
+            // Version 1, "zR", alignments 1 and -8, register 16, an encoding relative to the place.
+            let head = [0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b];
+            let initial = *u.choose(&[
+                &[0x0c, 7, 8, 0x90, 1][..],
+                &[0x0c, 7, 8, 0x90, 1, 0x86, 2, 0, 0],
+                &[0x0c, 7, 8],
+                &[0x90, 1],
+                &[0x0c, 7, 8, 0x90, 1, 0x41],
+            ])?;
+            section.extend(((head.len() + initial.len()) as u32).to_le_bytes());
+            section.extend(head);
+            section.extend(initial);
+            let mut body = Vec::new();
+            for _ in 0..u.int_in_range(0..=30)? {
+                if u.ratio(1, 60)? {
+                    body.push(u.arbitrary::<u8>()?);
+                } else {
+                    body.extend_from_slice(u.choose(&COMMON)?);
+                }
+            }
+            let back = section.len() as u32 + 4;
+            let mut head = back.to_le_bytes().to_vec();
+            head.extend(0x1000i32.to_le_bytes());
+            head.extend(u.int_in_range(0..=400u32)?.to_le_bytes());
+            head.push(0);
+            let at = section.len();
+            section.extend(((head.len() + body.len()) as u32).to_le_bytes());
+            section.extend(head);
+            section.extend(body);
+            let mut table = Table {
+                addr: 0x400000,
+                bytes: &section,
+                ..Table::default()
+            };
+            let fde = table.fde(at, &mut FxHashMap::default());
+            let fde = fde.expect("it is well formed");
+            let mut interner = Interner::default();
+            here += usize::from(run_both_ways(&table, &fde, &mut interner));
+            all += 1;
+            Ok(())
+        });
+        assert!(here > all / 20, "{here} of {all}");
     }
 
     #[test]

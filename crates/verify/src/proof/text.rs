@@ -56,20 +56,34 @@ pub(crate) fn starts(
     all
 }
 
+/// Functions whose entries one thread looks at.
+const PART: usize = 1 << 12;
+
 /// Finds and checks the jumps at the old entries of moved functions.
 pub(crate) fn entry_jumps<A: Arch>(cx: &mut Context<'_>, starts: &[u64], found: &mut Findings) {
     let mut patches = Vec::with_capacity(cx.functions.len());
     let mut ranges = Vec::with_capacity(cx.functions.len());
-    for (id, f) in cx.functions.iter().enumerate() {
-        let id = id as FuncId;
-        let first = entry_jump::<A>(cx, starts, id, f.old_entry.get(), found);
-        patches.push(first);
-        // Others are where the claim says so. A jump that it does not tell of is a change like any other.
-        let further = f.labels.iter().map(|l| l.0).filter(|l| *l != f.old_entry);
-        let further = further.filter_map(|l| entry_jump::<A>(cx, starts, id, l.get(), found));
-        for p in first.into_iter().chain(further) {
-            ranges.push((p.of(), id));
+    let parts = postlink_parallel::map_parts(cx.functions.len(), PART, |part| {
+        let mut found = Findings::default();
+        let (mut patches, mut ranges) = (Vec::new(), Vec::new());
+        for (id, f) in part.clone().zip(cx.functions.get(part).unwrap_or(&[])) {
+            let id = id as FuncId;
+            let first = entry_jump::<A>(cx, starts, id, f.old_entry.get(), &mut found);
+            patches.push(first);
+            // Others are where the claim says so. A jump that it does not tell of is a change like any other.
+            let further = f.labels.iter().map(|l| l.0).filter(|l| *l != f.old_entry);
+            let jump = |l: InputAddr| entry_jump::<A>(cx, starts, id, l.get(), &mut found);
+            let further = further.filter_map(jump);
+            for p in first.into_iter().chain(further) {
+                ranges.push((p.of(), id));
+            }
         }
+        (patches, ranges, found)
+    });
+    for (of_part, places, findings) in parts {
+        patches.extend(of_part);
+        ranges.extend(places);
+        found.append(findings);
     }
     // Other code in an old body is after the jump at its entry: control that reaches the entry continues in
     // the new code.
@@ -240,6 +254,9 @@ const PIECE: u64 = 1 << 16;
 
 /// Bytes at the beginning of a function in which a jump at its entry is.
 const FIRST: usize = 16;
+
+/// Bytes of the longest instruction.
+const LONGEST: usize = 15;
 
 /// A part of the code that was swept: what was found, and what it rests on if that was noted.
 #[derive(Clone, Default)]
@@ -479,7 +496,13 @@ impl Sweeper<'_, '_> {
         }
         let end = start.saturating_add(old.len() as u64);
         let (owner, until) = cx.old.owner_from(InputAddr::new(start));
-        if until.get() < end || owner.is_none() && (old != new || cx.counts.is_some()) {
+        // What is behind the code of an owner is mostly padding.
+        let own = usize::try_from(until.get() - start).map_or(old.len(), |own| own.min(old.len()));
+        let is_padded = || owner.is_some() && self.is_quiet::<A>(start, (old, new), own);
+        if own < old.len() && !is_padded() {
+            return anywhere;
+        }
+        if owner.is_none() && (old != new || cx.counts.is_some()) {
             return anywhere;
         }
         self.owner = owner;
@@ -507,23 +530,42 @@ impl Sweeper<'_, '_> {
             MaybeField::IndirectJump => true,
             MaybeField::OwnSegment => cx.counts.is_some(),
         };
-        let field = A::may_have(old, start, owner.is_some(), is_noted);
+        // The last instruction of an owner may end behind its code.
+        let with_last = old.get(..own.saturating_add(LONGEST)).unwrap_or(old);
+        let field = A::may_have(with_last, start, owner.is_some(), is_noted);
         // Shorter branches reach the nearest functions at most, and the jump at the entry from near it.
         let reach = A::SHORT_REACH;
-        let near = usize::try_from(reach).unwrap_or(usize::MAX).min(old.len());
+        let near = usize::try_from(reach).unwrap_or(usize::MAX).min(own);
         let is_alone = |start: u64, end: u64| {
             let (owner, until) = cx.old.owner_from(InputAddr::new(start));
             owner.is_none() && until.get() >= end
         };
         let edge = |places| A::may_branch(old, start, places, branches);
-        let behind = !is_alone(end, end.saturating_add(reach));
-        let last = behind.then(|| edge(old.len() - near..old.len())).flatten();
+        let own_end = start.saturating_add(own as u64);
+        let behind = !is_alone(own_end, own_end.saturating_add(reach));
+        let last = behind.then(|| edge(own - near..own)).flatten();
         let first = || match owner {
-            Some(_) => edge(0..near.saturating_add(entry)),
+            Some(_) => edge(0..near.saturating_add(entry).min(own)),
             None if is_alone(start.saturating_sub(reach), start) => None,
             None => edge(0..near),
         };
         field.max(last.or_else(first))
+    }
+
+    /// Whether nothing is to be said of any instruction that begins behind the first `own` bytes of a piece, which are
+    /// all that its owner has of it: nobody has the rest, it is the same in both files, and wherever instructions begin
+    /// in it, none has an address or is of a kind that is noted of code without an owner.
+    fn is_quiet<A: Arch>(&self, start: u64, (old, new): (&[u8], &[u8]), own: usize) -> bool {
+        let at = start.saturating_add(own as u64);
+        let (owner, until) = self.cx.old.owner_from(InputAddr::new(at));
+        let (Some(rest), Some(other)) = (old.get(own..), new.get(own..)) else {
+            return false;
+        };
+        owner.is_none()
+            && until.get() - at >= rest.len() as u64
+            && rest == other
+            && A::may_have(rest, at, true, |_| true).is_none()
+            && A::may_branch(rest, at, 0..rest.len(), |_| true).is_none()
     }
 
     /// Whether the first so many bytes of a piece differ in the bytes of jumps at old entries alone.

@@ -462,11 +462,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let mut routines = std::mem::take(&mut self.s.routines);
         let mut recent = std::mem::take(&mut self.s.recent);
         let mut moments = std::mem::take(&mut self.s.moments);
+        let mut passages = std::mem::take(&mut self.s.passages);
         let by_convention = Cell::new(false);
         let end = {
             let walk = &*self;
             let (known, left) = walk.known(state, entered, &by_convention);
+            // How often, and of what last.
+            let asked = Cell::new((0, Meeting::default()));
             let mut judge = |m: &Meeting| {
+                asked.set((asked.get().0 + 1, *m));
                 // What is quickly said first: it ends here at most a few times.
                 if must_count && !m.counted {
                     return false;
@@ -480,25 +484,49 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 walk.is_dead(&mut recent, state, (&known, left), m)
             };
-            let mut machine = Machine {
-                places,
-                footprint,
-                tables: (false, false),
-                moments: std::mem::take(&mut moments),
-            };
-            machine.moments.clear();
             let code = |a: u64| walk.new_bytes(OutputAddr::new(a)).map(|b| b.0);
-            let end = machine::follow::<A>(
-                &mut machine,
-                &code,
-                at.get(),
-                End::Meet(&mut judge),
-                &mut |target| walk.routine(&mut routines, OutputAddr::new(target)),
-            );
-            moments = machine.moments;
-            end
+            let reserve = walk.reserve.get();
+            let same = passages
+                .find::<A>(&code, at.get(), places.zone)
+                .filter(|same| judge(&same.meeting(at.get())));
+            match same {
+                Some(same) => {
+                    footprint.clone_from(same.footprint());
+                    moments.clear();
+                    moments.extend(same.moments(at.get()));
+                    Some(same.meeting(at.get()).at)
+                }
+                None => {
+                    walk.reserve.set(reserve);
+                    let mut machine = Machine {
+                        places,
+                        footprint,
+                        tables: (false, false),
+                        moments: std::mem::take(&mut moments),
+                        unplaced: false,
+                    };
+                    machine.moments.clear();
+                    asked.set((0, Meeting::default()));
+                    let end = machine::follow::<A>(
+                        &mut machine,
+                        &code,
+                        at.get(),
+                        End::Meet(&mut judge),
+                        &mut |target| walk.routine(&mut routines, OutputAddr::new(target)),
+                    );
+                    let noted = !machine.unplaced;
+                    moments = machine.moments;
+                    let (times, meeting) = asked.get();
+                    if noted && times == 1 && end == Some(meeting.at) && !meeting.counted {
+                        let of = (at.get(), places.zone);
+                        passages.note::<A>(&code, of, meeting, (footprint, &moments));
+                    }
+                    end
+                }
+            }
         };
         self.s.moments = moments;
+        self.s.passages = passages;
         self.s.routines = routines;
         self.s.recent = recent;
         self.out.by_convention |= end.is_some() && by_convention.get();
@@ -530,6 +558,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             footprint: &mut footprint,
             tables: (false, false),
             moments: Vec::new(),
+            unplaced: false,
         };
         let proved = machine::follow::<A>(
             &mut machine,
@@ -646,6 +675,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             footprint: &mut footprint,
             tables: (false, false),
             moments: Vec::new(),
+            unplaced: false,
         };
         let through = if cx.guarded {
             A::STUB_SCRATCH

@@ -62,6 +62,7 @@ use crate::files::lsda::Lsda;
 use crate::files::unwind::{Interner, RowMap, Runner};
 use crate::liveness::Recent;
 use crate::machine::{Footprint, Moment, Routine};
+use crate::passages::Passages;
 use crate::report::{Check, Failure, TableReport};
 use counting::Fresh;
 use few::Few;
@@ -215,6 +216,8 @@ pub(crate) struct Scratch<'a> {
     recent: Recent<'a>,
     /// The instructions of inserted code that was last followed.
     moments: Vec<Moment>,
+    /// Inserted code that was followed, for where the same is once more.
+    passages: Passages,
 }
 
 /// One function being walked.

@@ -629,10 +629,12 @@ pub(super) fn effects(bytes: &[u8]) -> Option<Effects> {
 /// reads and overwrites.
 #[inline]
 fn flags(bytes: &[u8]) -> Option<(u8, u8)> {
-    let (prefixed, rest) = match bytes {
-        [0x66 | 0xf2 | 0xf3, rest @ ..] => (true, rest),
-        _ => (false, bytes),
+    let (prefix, rest) = match bytes {
+        [prefix @ (0x64..=0x66 | 0xf2 | 0xf3), rest @ ..] => (*prefix, rest),
+        _ => (0, bytes),
     };
+    // Where operands in memory are is another matter.
+    let prefixed = matches!(prefix, 0x66 | 0xf2 | 0xf3);
     let (rex, rest) = match rest {
         [rex @ 0x40..=0x4f, rest @ ..] => (*rex, rest),
         _ => (0, rest),
@@ -642,6 +644,22 @@ fn flags(bytes: &[u8]) -> Option<(u8, u8)> {
         [0x0f, opcode, ..] => match opcode {
             0x10 | 0x11 | 0x28 | 0x29 | 0x54 | 0x57..=0x59 | 0x5c | 0x5e => (0, 0),
             0x6f | 0x7f | 0xd6 | 0xef if prefixed => (0, 0),
+            0x60..=0x62
+            | 0x6c
+            | 0x6e
+            | 0x70
+            | 0x74..=0x76
+            | 0x7e
+            | 0xc5
+            | 0xd4
+            | 0xdb
+            | 0xeb
+            | 0xfa
+            | 0xfe
+                if prefix == 0x66 =>
+            {
+                (0, 0)
+            }
             _ if prefixed => return None,
             0x40..=0x4f | 0x90..=0x9f => (*ASKED.get(usize::from(opcode >> 1 & 7))?, 0),
             0xa3 => (0, carry),
@@ -649,7 +667,7 @@ fn flags(bytes: &[u8]) -> Option<(u8, u8)> {
             0xb6 | 0xb7 | 0xbe | 0xbf => (0, 0),
             _ => return None,
         },
-        _ if prefixed => return None,
+        _ if matches!(prefix, 0xf2 | 0xf3) => return None,
         [opcode, modrm, behind, ..] => match (opcode, modrm >> 3 & 7) {
             (0x00..=0x3f, _) if opcode & 7 < 6 => flags_of(opcode >> 3),
             (0x50..=0x5f | 0x63 | 0x68 | 0x6a | 0x88..=0x8b | 0x8d | 0x99 | 0xb0..=0xbf, _) => {
@@ -658,7 +676,7 @@ fn flags(bytes: &[u8]) -> Option<(u8, u8)> {
             (0x69 | 0x6b, _) => (0, carry | flag::OVERFLOW),
             (0x80 | 0x81 | 0x83, middle) => flags_of(middle),
             (0x84 | 0x85 | 0xa8 | 0xa9, _) => (0, LOGICAL),
-            (0xc0 | 0xc1, middle) if modrm >= 0xc0 => {
+            (0xc0 | 0xc1, middle) if modrm >= 0xc0 && !prefixed => {
                 let counted = if opcode & 1 != 0 && rex & 8 != 0 {
                     63
                 } else {
@@ -666,10 +684,14 @@ fn flags(bytes: &[u8]) -> Option<(u8, u8)> {
                 };
                 (0, flags_of_shift(middle, behind & counted)?)
             }
-            (0xd0 | 0xd1, middle) => (0, flags_of_shift(middle, 1)?),
+            (0xd0 | 0xd1, middle) if !prefixed => (0, flags_of_shift(middle, 1)?),
+            // By a register, which may be 0.
+            (0xd2 | 0xd3, 0 | 1 | 4 | 5 | 7) => (0, 0),
             (0xc6 | 0xc7, 0) | (0xf6 | 0xf7, 2) | (0xff, 6) => (0, 0),
             (0xf6 | 0xf7, 0) => (0, LOGICAL),
             (0xf6 | 0xf7, 3) => (0, flag::ALL),
+            (0xf6 | 0xf7, 4 | 5) => (0, carry | flag::OVERFLOW),
+            (0xf6 | 0xf7, 6 | 7) => (0, 0),
             (0xfe | 0xff, 0 | 1) => (0, flag::ALL & !carry),
             _ => return None,
         },
@@ -724,7 +746,7 @@ pub(super) fn flag_step(bytes: &[u8], addr: u64) -> Option<FlagStep> {
             target,
         },
         Flow::Jump(target) => FlagStep::Jump(target),
-        Flow::Call(_) => FlagStep::Leaves,
+        Flow::Call(_) | Flow::IndirectCall => FlagStep::Leaves,
         Flow::Stop if looked[0] == 0xc3 => FlagStep::Leaves,
         _ => return None,
     })
@@ -998,7 +1020,14 @@ mod tests {
         let mut some = 0;
         // Counts of shifts among them.
         let behind = [0x24, 0x05, 0x65, 0x8b, 0xd8, 0x00, 0x01, 0x20, 0x21, 0x40];
-        for prefix in [None, Some(0x66), Some(0xf2), Some(0xf3)] {
+        for prefix in [
+            None,
+            Some(0x64),
+            Some(0x65),
+            Some(0x66),
+            Some(0xf2),
+            Some(0xf3),
+        ] {
             for rex in (0x3f..=0x4fu8).map(|r| (r != 0x3f).then_some(r)) {
                 for (map, opcode) in [None, Some(0x0fu8)]
                     .into_iter()
@@ -1198,8 +1227,18 @@ mod tests {
         };
         assert_eq!(over(&code, flag::ZERO, 32), read);
         assert_eq!(over(&code[..20], flag::ZERO, 32).len, 0);
-        // An indirect jump, a shift by a register, a trap.
-        for other in [&[0xffu8, 0xe0][..], &[0xd3, 0xe0], &[0x0f, 0x0b]] {
+        // Calls through a register and memory; a load from the thread's memory.
+        assert_eq!(step(&[0xff, 0xd0]), Some(FlagStep::Leaves));
+        assert_eq!(step(&[0x41, 0xff, 0x57, 8]), Some(FlagStep::Leaves));
+        let canary = FlagStep::Next {
+            len: 9,
+            reads: 0,
+            kills: 0,
+        };
+        let load = [0x64, 0x48, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0];
+        assert_eq!(step(&load), Some(canary));
+        // An indirect jump, a shift by a register through the carry flag, a trap.
+        for other in [&[0xffu8, 0xe0][..], &[0xd3, 0xd0], &[0x0f, 0x0b]] {
             assert_eq!(step(other), None);
         }
     }
