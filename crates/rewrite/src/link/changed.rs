@@ -66,8 +66,8 @@ enum Found {
 }
 
 impl<'d> Linked<'d> {
-    /// `without`: functions that were taken back before. `None`: the program must be linked once more if something is to
-    /// change.
+    /// `without`: functions that were taken back before. `None`: the program must be linked once more if something is
+    /// to change.
     pub fn new<I: Isa>(
         program: &Program<'_>,
         written: Written<'d>,
