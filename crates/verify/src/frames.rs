@@ -13,6 +13,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::arch::Arch;
+use crate::consulted;
 use crate::files::unwind::{Interner, Row, RowMap, Rule, Runner, Table};
 use crate::routines::{MOST, REGISTERS, Routine, State, Value, Way, plus};
 
@@ -57,6 +58,8 @@ impl<'t, 'd> Rows<'t, 'd> {
         if !self.of.is_some_and(is_at_hand) {
             self.of = None;
             let fde = self.table.find(addr).ok_or_else(none)?;
+            // Whatever rests on these rows is to be shown again where the entry says another thing.
+            consulted::read(fde.start, fde.end.saturating_sub(fde.start));
             self.interner.clear();
             let spans = self.map.clear();
             self.runner

@@ -114,6 +114,7 @@ use proof::{
     tables, text, writes,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 use walk::{Scratch, Walked};
 
 /// Why two files cannot be checked at all.
@@ -754,6 +755,7 @@ fn prove<'a, A: Arch>(
     maps.is_done();
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
+    let known_visible = again.as_ref().and_then(Again::visible);
     let (((walked, roots), subject), visible) = postlink_parallel::join(
         || {
             postlink_parallel::join(
@@ -761,10 +763,10 @@ fn prove<'a, A: Arch>(
                 || Subject::of(&cx, known),
             )
         },
-        || Visible::of(input),
+        || known_visible.unwrap_or_else(|| Arc::new(Visible::of(input))),
     );
     if counting {
-        counting::judge::<A>(&cx, &walked, &mut found);
+        keep.unwound = judge_counting::<A>(&cx, &walked, again.as_ref(), &mut found);
     }
     counting::check_hooks::<A>(&cx, &mut found);
     gather::<A>(&cx, &walked, &mut found);
@@ -788,12 +790,26 @@ fn prove<'a, A: Arch>(
     let wanted = output.is_noted && (when == Keep::Always || !report.is_proved());
     let kept = wanted.then(|| {
         (keep.walked, keep.roots) = (walked, roots);
+        keep.visible = Some(visible);
         let mut kept = Kept::new(&cx, input.data, subject.input, keep)?;
         kept.taken_over = again.map_or(0, |a| a.taken_over);
         Some(Box::new(kept))
     });
     let kept = kept.flatten();
     (report, kept)
+}
+
+/// Judges how all functions together count, with what `again` knows.
+fn judge_counting<A: Arch>(
+    cx: &Context<'_>,
+    walked: &[Walked],
+    again: Option<&Again<'_>>,
+    found: &mut Findings,
+) -> counting::Unwound {
+    let known = |id: FuncId, at: &[OutputAddr], routines: &[(u64, u32)]| {
+        again?.unwound(cx, id, at, routines).cloned()
+    };
+    counting::judge::<A>(cx, walked, &known, found)
 }
 
 /// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
@@ -831,7 +847,9 @@ fn compare_image<A: Arch>(
     keep: &mut Found,
 ) -> Findings {
     let mut found = Findings::default();
-    let compared = data::compare::<A>(cx, kept, by_meaning, relative);
+    let same = again.as_ref().map(Again::equal).unwrap_or_default();
+    let (compared, equal) = data::compare::<A>(cx, kept, by_meaning, relative, &same);
+    keep.equal = equal;
     found.append(compared);
     let starts = extents.starts();
     let known = again.as_mut().and_then(|a| a.swept(starts, relative));
