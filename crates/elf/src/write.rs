@@ -41,6 +41,9 @@ mod room;
 mod sections;
 mod segments;
 mod symbols;
+mod written;
+
+pub use written::{Changes, Written};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -239,6 +242,8 @@ pub struct Writer<'d> {
     file: Option<&'d File>,
     /// The first thing that went wrong in a call that cannot say so.
     problem: Option<FormatError>,
+    /// It is in the file already, and what is loaded stays there ([`Written`]).
+    is_written: bool,
 }
 
 /// An appended section.
@@ -473,6 +478,7 @@ impl<'d> Writer<'d> {
             dropped: BTreeSet::new(),
             file: elf.file,
             problem: None,
+            is_written: false,
             holes,
             joined,
             room,
@@ -848,7 +854,21 @@ impl<'d> Writer<'d> {
         if let Some(problem) = self.problem.take() {
             return Err(problem.into());
         }
-        assembly::write(self, path, mode, onto)
+        assembly::write(&mut self, path, mode, onto)
+    }
+
+    /// The same; and gives what it takes to change the file.
+    pub fn write_to_change(
+        mut self,
+        path: &Path,
+        mode: u32,
+        onto: Onto,
+    ) -> Result<(WriteSummary, Written<'d>), WriteError> {
+        if let Some(problem) = self.problem.take() {
+            return Err(problem.into());
+        }
+        let summary = assembly::write(&mut self, path, mode, onto)?;
+        Ok((summary, Written::new(self)))
     }
 }
 

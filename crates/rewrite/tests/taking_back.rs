@@ -88,13 +88,23 @@ impl Bench {
 
     /// What a job says of its output, and the output.
     fn written<R: Serialize>(&self, job: &mut dyn Rewriting<Report = R>) -> (String, Vec<u8>) {
-        let out: &Path = &self.path("out");
+        self.written_to("out", job, &mut Phases::default())
+    }
+
+    /// The same, with another name of the output.
+    fn written_to<R: Serialize>(
+        &self,
+        name: &str,
+        job: &mut dyn Rewriting<Report = R>,
+        phases: &mut Phases,
+    ) -> (String, Vec<u8>) {
+        let out: &Path = &self.path(name);
         // What another job left there must not be seen in what this one writes.
         let onto = OutputFile {
             onto: Onto::Before,
             ..OutputFile::new(out, 0o755)
         };
-        let report = job.write(onto, &mut Phases::default());
+        let report = job.write(onto, phases);
         let report = serde_json::to_string(&report.expect("it can be written"));
         let bytes = fs::read(out).expect("it was written");
         (report.expect("it is plain"), bytes)
@@ -291,6 +301,96 @@ fn code_that_is_made_once_more_leaves_the_same_places_empty() {
         };
         assert_eq!(keeps.answer(&refused), forgets.answer(&refused));
         assert!(bench.written(&mut *keeps) == bench.written(&mut *forgets));
+    }
+}
+
+/// Of large programs the output is changed where it is, and not linked once more.
+#[test]
+fn functions_are_taken_out_of_the_file_as_if_it_were_linked_once_more() {
+    let Some(bench) = Bench::new() else { return };
+    let data = bench.input();
+    let elf = Elf::parse(&data).expect("it is an ELF file");
+    for counters in [Counters::Auto, Counters::Atomic, Counters::Plain] {
+        let job = |kept_code: usize| {
+            let options = InstrumentOptions {
+                counters,
+                blocks: true,
+                kept_code,
+                ..InstrumentOptions::default()
+            };
+            prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
+        };
+        let all = functions(&elf);
+        // Each alone, then one after the other.
+        let each = all.iter().map(|function| vec![*function]);
+        for functions in each.chain([all.clone()]) {
+            let (mut keeps, mut changes) = (job(usize::MAX), job(0));
+            let of_changes = |job: &mut dyn Rewriting<Report = _>| {
+                let mut phases = Phases::default();
+                let written = bench.written_to("changed", job, &mut phases);
+                let linked = phases.times.iter().any(|(name, _)| *name == "write");
+                (written, linked)
+            };
+            let first = of_changes(&mut *changes);
+            assert!(first == (bench.written(&mut *keeps), true));
+            let mut linked = 0;
+            for function in functions {
+                let answer = Answer::TakenBack(kept(function));
+                assert_eq!(keeps.answer(&refusal(function)), answer);
+                assert_eq!(changes.answer(&refusal(function)), answer);
+                let expected = bench.written(&mut *keeps);
+                let (written, is_linked) = of_changes(&mut *changes);
+                assert!(written == expected, "{counters:?} {function:#x}");
+                linked += u32::from(is_linked);
+            }
+            // Without the one that forks, or with what calls it where it was, counters are others.
+            assert!(
+                linked <= u32::from(counters == Counters::Auto),
+                "{counters:?}"
+            );
+        }
+    }
+}
+
+/// The same for programs that `POSTLINK_PROGRAMS=path:path…` names, with some of their functions.
+#[test]
+fn functions_are_taken_out_of_programs_that_are_named() {
+    let (Some(bench), Ok(names)) = (Bench::new(), std::env::var("POSTLINK_PROGRAMS")) else {
+        return;
+    };
+    for name in names.split(':') {
+        let data = fs::read(name).expect("it is there");
+        let elf = Elf::parse(&data).expect("it is an ELF file");
+        for counters in [Counters::Auto, Counters::Atomic] {
+            let job = |kept_code: usize| {
+                let options = InstrumentOptions {
+                    counters,
+                    kept_code,
+                    ..InstrumentOptions::default()
+                };
+                prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
+            };
+            let program = Program::discover::<postlink_isa::x86_64::X86_64>(&elf);
+            let program = program.expect("it is a program");
+            let (mut keeps, mut changes) = (job(usize::MAX), job(0));
+            let mut phases = Phases::default();
+            let first = bench.written_to("changed", &mut *changes, &mut phases);
+            assert!(first == bench.written(&mut *keeps), "{name}");
+            let (mut rounds, mut linked) = (0, 0);
+            let step = (program.functions.len() / 40).max(1);
+            for f in (0..program.functions.len()).step_by(step) {
+                let function = program.start(f);
+                let answer = keeps.answer(&refusal(function));
+                assert_eq!(changes.answer(&refusal(function)), answer);
+                let expected = bench.written(&mut *keeps);
+                let mut phases = Phases::default();
+                let written = bench.written_to("changed", &mut *changes, &mut phases);
+                assert!(written == expected, "{name} {counters:?} {function:#x}");
+                rounds += 1;
+                linked += u32::from(phases.times.iter().any(|(name, _)| *name == "write"));
+            }
+            eprintln!("{name} {counters:?}: {rounds} outputs, {linked} of them linked anew");
+        }
     }
 }
 

@@ -25,6 +25,14 @@
 //! was looked for with more jumps than there are now: what is found with fewer is what was found, without what
 //! leads to those that are gone.
 //!
+//! Recorders of indirect calls are unwound from at each of their instructions, function by function. How many that
+//! were is taken over if they are at the same addresses, what was read of them has no differences, the same
+//! routines destroy the same registers, and the unwind entries that were consulted, which count as read from end to
+//! end of their code, mean the same ([`Unwound`]).
+//!
+//! Bytes of the old image that were equal to the input's, and in which the second output does not differ from the
+//! first, still are. What is known of the input alone ([`Visible`]) is the same for the same input.
+//!
 //! Of the first output only digests are kept (XXH3 of 128 bits, as in the certificate), so the second may be
 //! written over it.
 //!
@@ -38,13 +46,16 @@ use crate::files::claim::{Moved, Range};
 use crate::files::elf::Elf;
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
+use crate::proof::counting::{Recorders, Unwound};
 use crate::proof::inside;
 use crate::proof::text::Swept;
+use crate::proof::visible::Visible;
 use crate::report::{Digest, Options};
 use crate::walk::Walked;
 use rustc_hash::FxHashSet;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Pairs of one function.
@@ -103,6 +114,10 @@ pub(crate) struct Found {
     pub inside: Option<inside::Found>,
     pub walked: Vec<Walked>,
     pub roots: Roots,
+    /// Pieces of the old image that are equal to the input's, ascending.
+    pub equal: Vec<Range>,
+    pub visible: Option<Arc<Visible>>,
+    pub unwound: Unwound,
 }
 
 /// A sweep of all old code.
@@ -249,6 +264,7 @@ impl<'a> Kept<'a> {
         input: &'a [u8],
         input_digest: Digest,
         found: Found,
+        taken_over: usize,
     ) -> Option<Self> {
         Some(Kept {
             input,
@@ -259,7 +275,7 @@ impl<'a> Kept<'a> {
             of_functions: OfFunctions::of(cx),
             functions: cx.functions.to_vec(),
             found,
-            taken_over: 0,
+            taken_over,
         })
     }
 }
@@ -275,7 +291,7 @@ pub(crate) struct Again<'a> {
 
 impl<'a> Again<'a> {
     /// `None`: the two checks have too little in common.
-    pub(crate) fn new(cx: &Context<'_>, before: Kept<'a>) -> Option<Self> {
+    pub(crate) fn new(cx: &Context<'_>, mut before: Kept<'a>) -> Option<Self> {
         let numbers = Numbers::new(&before.functions, cx.functions)?;
         let same_input = std::ptr::eq(before.input, cx.input.data) || before.input == cx.input.data;
         let same = same_input
@@ -284,8 +300,15 @@ impl<'a> Again<'a> {
         if !same {
             return None;
         }
+        let differences = differences(&before.loaded, cx.output)?;
+        cx.maps.give_back();
+        // Those that consulted a function that is gone are gone with it.
+        before.found.unwound.of.retain_mut(|(id, recorders)| {
+            let consulted = &mut recorders.consulted.functions;
+            renumber(consulted.iter_mut().chain([id]), &numbers)
+        });
         Some(Again {
-            differences: differences(&before.loaded, cx.output)?,
+            differences,
             before,
             numbers,
             taken_over: 0,
@@ -300,11 +323,14 @@ impl<'a> Again<'a> {
     /// Whether everything that was consulted is what it was.
     fn holds(&self, consulted: &Consulted) -> bool {
         let there = |id: &FuncId| self.numbers.of(*id).is_some();
-        let same = |read: &(u64, u64)| {
-            let next = self.differences.partition_point(|d| d.end <= read.0);
-            self.differences.get(next).is_none_or(|d| d.start >= read.1)
-        };
+        let same = |read: &(u64, u64)| self.is_same(*read);
         consulted.functions.iter().all(there) && consulted.reads.iter().all(same)
+    }
+
+    /// Whether bytes of the output are what they were.
+    fn is_same(&self, (start, end): (u64, u64)) -> bool {
+        let next = self.differences.partition_point(|d| d.end <= start);
+        self.differences.get(next).is_none_or(|d| d.start >= end)
     }
 
     /// Parts of the code swept before, if they are the same parts; `None` in the place of those that are to be
@@ -320,6 +346,37 @@ impl<'a> Again<'a> {
             (holds && part.renumber(&self.numbers)).then_some(part)
         };
         Some(sweep.parts.into_iter().map(again).collect())
+    }
+
+    /// Pieces of the old image that were equal to the input's and still are, ascending.
+    pub(crate) fn equal(&self) -> Vec<Range> {
+        let pieces = self.before.found.equal.iter().copied();
+        pieces
+            .filter(|piece| self.is_same((piece.start, piece.end)))
+            .collect()
+    }
+
+    /// What is known of the input alone.
+    pub(crate) fn visible(&self) -> Option<Arc<Visible>> {
+        self.before.found.visible.clone()
+    }
+
+    /// What unwinding from these recorders of a function gave, if it would give the same.
+    pub(crate) fn unwound(
+        &self,
+        cx: &Context<'_>,
+        id: FuncId,
+        recorders: &[OutputAddr],
+        routines: &[(u64, u32)],
+    ) -> Option<&Recorders> {
+        let unwound = &self.before.found.unwound;
+        let at = unwound.of.binary_search_by_key(&id, |of| of.0).ok()?;
+        let known = &unwound.of.get(at)?.1;
+        let mut reads = known.consulted.reads.iter().copied();
+        let is_same = *known.at == *recorders
+            && unwound.routines == routines
+            && reads.all(|range| self.is_same(range) && self.has_same_entries(cx, range));
+        is_same.then_some(known)
     }
 
     /// What was found to lead into jumps at old entries.
@@ -378,17 +435,22 @@ impl<'a> Again<'a> {
 
     /// Whether the unwind entries of a function's new code mean what they meant.
     fn has_same_rows(&self, cx: &Context<'_>, id: FuncId) -> bool {
-        let (before, now) = (&self.before.unwind, &cx.new_unwind);
         cx.function(id).is_some_and(|f| {
-            f.new.iter().all(|r| {
-                let first = before.partition_point(|e| e.1 <= r.start.get());
-                let last = before.partition_point(|e| e.0 < r.end.get());
-                let a = before.get(first..last.max(first)).unwrap_or_default();
-                let b = now.overlapping(r.start.get(), r.end.get());
-                let mut pairs = a.iter().zip(b);
-                a.len() == b.len() && pairs.all(|(a, b)| now.meaning(b) == Some(a.2))
-            })
+            let mut ranges = f.new.iter().map(Range::numbers);
+            ranges.all(|r| self.has_same_entries(cx, (r.start, r.end)))
         })
+    }
+
+    /// Whether the unwind entries that share an address with a range mean what they meant.
+    fn has_same_entries(&self, cx: &Context<'_>, (start, end): (u64, u64)) -> bool {
+        let (before, now) = (&self.before.unwind, &cx.new_unwind);
+        let first = before.partition_point(|e| e.1 <= start);
+        let last = before.partition_point(|e| e.0 < end);
+        let a = before.get(first..last.max(first)).unwrap_or_default();
+        let b = now.overlapping(start, end);
+        let mut pairs = a.iter().zip(b);
+        a.len() == b.len()
+            && pairs.all(|(a, b)| (b.start, b.end) == (a.0, a.1) && now.meaning(b) == Some(a.2))
     }
 }
 

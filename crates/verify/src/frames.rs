@@ -15,6 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::hash_map::Entry;
 
 use crate::arch::Arch;
+use crate::consulted;
 use crate::files::unwind::{Interner, Row, RowId, RowMap, Rule, Runner, Table};
 use crate::routines::{MOST, REGISTERS, Routine, State, Value, Way, plus};
 
@@ -62,6 +63,8 @@ impl<'t, 'd> Rows<'t, 'd> {
         if !self.of.is_some_and(is_at_hand) {
             self.of = None;
             let fde = self.table.find(addr).ok_or_else(none)?;
+            // Whatever rests on these rows is to be shown again where the entry says another thing.
+            consulted::read(fde.start, fde.end.saturating_sub(fde.start));
             self.interner.clear();
             self.found.clear();
             let spans = self.map.clear();

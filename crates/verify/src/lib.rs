@@ -118,6 +118,7 @@ use proof::{
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 use walk::{Scratch, Walked};
 
 /// Why two files cannot be checked at all.
@@ -757,6 +758,7 @@ fn prove<'a, A: Arch>(
     maps.is_done();
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
+    let known_visible = again.as_ref().and_then(Again::visible);
     let (((walked, roots), subject), visible) = postlink_parallel::join(
         || {
             postlink_parallel::join(
@@ -764,10 +766,10 @@ fn prove<'a, A: Arch>(
                 || Subject::of(&cx, known),
             )
         },
-        || Visible::of(input),
+        || known_visible.unwrap_or_else(|| Arc::new(Visible::of(input))),
     );
     if counting {
-        counting::judge::<A>(&cx, &walked, &mut found);
+        keep.unwound = judge_counting::<A>(&cx, &walked, again.as_ref(), &mut found);
     }
     counting::check_hooks::<A>(&cx, &mut found);
     gather::<A>(&cx, &walked, &mut found);
@@ -794,12 +796,23 @@ fn prove<'a, A: Arch>(
         walked.into_par_iter().for_each(drop);
         return (report, None);
     }
-    (keep.walked, keep.roots) = (walked, roots);
-    let kept = Kept::new(&cx, input.data, subject.input, keep).map(|mut kept| {
-        kept.taken_over = again.map_or(0, |a| a.taken_over);
-        Box::new(kept)
-    });
-    (report, kept)
+    (keep.walked, keep.roots, keep.visible) = (walked, roots, Some(visible));
+    let taken_over = again.map_or(0, |a| a.taken_over);
+    let kept = Kept::new(&cx, input.data, subject.input, keep, taken_over);
+    (report, kept.map(Box::new))
+}
+
+/// Judges how all functions together count, with what `again` knows.
+fn judge_counting<A: Arch>(
+    cx: &Context<'_>,
+    walked: &[Walked],
+    again: Option<&Again<'_>>,
+    found: &mut Findings,
+) -> counting::Unwound {
+    let known = |id: FuncId, at: &[OutputAddr], routines: &[(u64, u32)]| {
+        again?.unwound(cx, id, at, routines).cloned()
+    };
+    counting::judge::<A>(cx, walked, &known, found)
 }
 
 /// What walks found out about other functions than their own, and jumps to old code that the claim does not name.
@@ -837,7 +850,9 @@ fn compare_image<A: Arch>(
     keep: &mut Found,
 ) -> Findings {
     let mut found = Findings::default();
-    let compared = data::compare::<A>(cx, kept, by_meaning, relative);
+    let same = again.as_ref().map(Again::equal).unwrap_or_default();
+    let (compared, equal) = data::compare::<A>(cx, kept, by_meaning, relative, &same);
+    keep.equal = equal;
     found.append(compared);
     let starts = extents.starts();
     let known = again.as_mut().and_then(|a| a.swept(starts, relative));

@@ -1,9 +1,9 @@
 //! Inserted code that was followed on the symbolic machine, for where the same code is once more.
 //!
-//! All functions of an instrumented program check in the same way that their thread has counters. What the machine finds
-//! out of such code depends on its bytes and on where its address fields lead, and not on where it is. So where the same
-//! bytes are again, with fields that lead to the same places, the same comes out, but for the place. What is asked
-//! where it may end is about the old code there, and is asked again.
+//! All functions of an instrumented program check in the same way that their thread has counters. What the machine
+//! finds out of such code depends on its bytes and on where its address fields lead, and not on where it is. So where
+//! the same bytes are again, with fields that lead to the same places, the same comes out, but for the place. What is
+//! asked where it may end is about the old code there, and is asked again.
 //!
 //! Only what counts nothing, and was asked about the place alone where it ended, is kept: then what is behind it had no
 //! part in that.

@@ -22,30 +22,39 @@ use crate::elf::{Elf, SymbolTable};
 use crate::raw::{self, Ehdr, Phdr};
 use crate::{ErrorKind, FormatError};
 
-/// Writes what a [`Writer`] has collected.
+/// Writes what a [`Writer`] has collected. Edits of symbols stay there, in order.
 pub(super) fn write(
-    mut w: Writer<'_>,
+    w: &mut Writer<'_>,
+    path: &Path,
+    mode: u32,
+    onto: Onto,
+) -> Result<WriteSummary, WriteError> {
+    let static_edits = in_order(
+        std::mem::take(&mut w.static_edits),
+        w.elf,
+        SymbolTable::Static,
+    )?;
+    let patches = std::mem::take(&mut w.patches);
+    let summary = write_all(w, &static_edits, patches, path, mode, onto);
+    w.static_edits = static_edits;
+    summary
+}
+
+fn write_all(
+    w: &Writer<'_>,
+    static_edits: &[(u32, SymbolEdit)],
+    mut patches: Patches,
     path: &Path,
     mode: u32,
     onto: Onto,
 ) -> Result<WriteSummary, WriteError> {
     let elf = w.elf;
-    let static_edits = in_order(
-        std::mem::take(&mut w.static_edits),
-        elf,
-        SymbolTable::Static,
-    )?;
-    let dynamic_edits = in_order(
-        std::mem::take(&mut w.dynamic_edits),
-        elf,
-        SymbolTable::Dynamic,
-    )?;
-    let mut patches = std::mem::take(&mut w.patches);
+    let dynamic_edits = in_order(w.dynamic_edits.clone(), elf, SymbolTable::Dynamic)?;
     let indexes = Indexes::new(elf, &w.new, &w.dropped, matches!(w.room, Room::Below(_))); // ids are 32-bit numbers
-    let symbols = symtab(&w, &static_edits, &indexes)?;
+    let symbols = symtab(w, static_edits, &indexes)?;
 
-    patch_dynamic_section(&w, &mut patches)?;
-    patch_dynamic_symbols(&w, &dynamic_edits, &indexes, &mut patches)?;
+    patch_dynamic_section(w, &mut patches)?;
+    patch_dynamic_symbols(w, &dynamic_edits, &indexes, &mut patches)?;
     let patches = patches.merge(|offset| {
         let offset = offset.get();
         let p = elf
@@ -54,7 +63,7 @@ pub(super) fn write(
         Some(InputAddr::new(p.addr + (offset - p.offset)))
     })?;
 
-    let layout = Layout::new(&w);
+    let layout = Layout::new(w);
     let unwind = w
         .unwind
         .and_then(|(_, hdr)| hdr)
@@ -87,7 +96,7 @@ pub(super) fn write(
             zeros_to: w.joined.map(|(at, size)| at + size),
         },
     );
-    if let Some((from, to)) = replaced(&w, &segments)
+    if let Some((from, to)) = replaced(w, &segments)
         .into_iter()
         .find(|(from, to)| patches.touch(InputOffset::new(*from), InputOffset::new(*to)))
     {
@@ -101,8 +110,8 @@ pub(super) fn write(
     }
 
     let mut output = Output::default();
-    put_loaded(&w, &layout, &segments, &mut output);
-    let mut table = SectionTable::new(&w, &layout, &indexes, symbols.as_ref())?;
+    put_loaded(w, &layout, &segments, &mut output);
+    let mut table = SectionTable::new(w, &layout, &indexes, symbols.as_ref())?;
     table.put_unloaded(&mut output)?;
     if let Some(zero) = layout
         .zero
@@ -111,10 +120,10 @@ pub(super) fn write(
         output.put(zero.offset, Source::Bytes(Cow::Borrowed(&[]))); // no offset is after the end of the file
     }
     let sections_at = table.put_headers(segments.len() as u32, &mut output); // program header counts are 32-bit numbers
-    put_rest(&w, &mut output);
+    put_rest(w, &mut output);
     // The front was left out until now: it says where the section headers are.
     output.put_front(Source::Bytes(Cow::Owned(file_header(
-        &w,
+        w,
         &layout,
         segments.len(),
         sections_at,
@@ -300,6 +309,7 @@ fn patch_dynamic_symbols(
 }
 
 /// Where the new segments are in the file.
+#[derive(Debug)]
 pub(super) struct Layout {
     /// Bytes put in front of the input.
     pub shift: u64,
@@ -320,7 +330,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    fn new(w: &Writer<'_>) -> Self {
+    pub fn new(w: &Writer<'_>) -> Self {
         let shift = if let Room::Below(bytes) = w.room {
             bytes
         } else {
@@ -453,16 +463,27 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
         in_holes.push((in_input(place), InHole::Block(block)));
     }
     in_holes.sort_by_key(|(offset, _)| *offset);
-    let part = |from: InputOffset, to: InputOffset| Source::Input {
-        from,
-        len: to.checked_sub(from).unwrap_or(0),
+    let part = |from: InputOffset, to: InputOffset| {
+        let len = to.checked_sub(from).unwrap_or(0);
+        if w.is_written {
+            Source::Kept(len)
+        } else {
+            Source::Input { from, len }
+        }
+    };
+    let of_section = |new: &'w New| {
+        if w.is_written {
+            Source::Kept(new.size)
+        } else {
+            Source::Bytes(Cow::Borrowed(&new.contents[..]))
+        }
     };
     let put_input = |output: &mut Output<'w>, at: OutputOffset, from: InputOffset, to| {
         let mut here = from;
         for &(offset, what) in in_holes.iter().filter(|(o, _)| (from..to).contains(o)) {
             output.put(at + (here - from), part(here, offset));
             let source = match what {
-                InHole::Section(new) => Source::Bytes(Cow::Borrowed(&new.contents[..])),
+                InHole::Section(new) => of_section(new),
                 InHole::Block(block) => {
                     let from = InputOffset::new(block.offset);
                     part(from, from + block.size)
@@ -511,10 +532,7 @@ fn put_loaded<'w>(w: &'w Writer<'_>, layout: &Layout, segments: &[Phdr], output:
         }
     }
     for new in w.new.iter().filter(|new| new.is_in_segment()) {
-        output.put(
-            layout.place(new.addr, 0).offset,
-            Source::Bytes(Cow::Borrowed(&new.contents)),
-        );
+        output.put(layout.place(new.addr, 0).offset, of_section(new));
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) enum Source<'a> {
     Input { from: InputOffset, len: u64 },
     /// Memory.
     Bytes(Cow<'a, [u8]>),
+    /// So many bytes that the file has already.
+    Kept(u64),
     /// A range of the input, with edits, and the length that it has then.
     Edited {
         from: InputOffset,
@@ -77,6 +79,7 @@ impl<'a> Source<'a> {
         match self {
             Source::Input { len, .. } => *len,
             Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Kept(len) => *len,
             Source::Edited { len, .. } => *len,
             Source::Symbols(plan) => plan.size(),
             Source::SectionIndexes(plan) => plan.indexes_size(),
@@ -277,6 +280,7 @@ impl Output<'_> {
                         jobs.push((*start + part, Job::Input { from, len }));
                     }
                 }
+                Source::Kept(_) => {}
                 Source::Bytes(bytes) => {
                     for (part, bytes) in (0..).step_by(PART).zip(bytes.chunks(PART)) {
                         jobs.push((*start + part, Job::Bytes(bytes)));
@@ -379,12 +383,12 @@ impl<'a> Sink<'a> {
 }
 
 #[cfg(unix)]
-fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+pub(super) fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, into, at)
 }
 
 #[cfg(not(unix))]
-fn read_at(mut file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
+pub(super) fn read_at(mut file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     use std::io::{Read, Seek};
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     file.seek(io::SeekFrom::Start(at))?;
@@ -392,7 +396,7 @@ fn read_at(mut file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-fn write_at(file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
+pub(super) fn write_at(file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, at.get())
 }
 
@@ -401,7 +405,7 @@ fn write_at(file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[cfg(not(unix))]
-fn write_at(mut file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
+pub(super) fn write_at(mut file: &File, bytes: &[u8], at: OutputOffset) -> io::Result<()> {
     use std::io::{Seek, Write};
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
     file.seek(io::SeekFrom::Start(at.get()))?;

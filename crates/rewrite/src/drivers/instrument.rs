@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 
 use postlink_elf::elf::Elf;
-use postlink_elf::write::{NewKind, NewSection, Placed, WriteOptions, Writer};
+use postlink_elf::write::{NewId, NewKind, NewSection, Onto, Placed, WriteOptions, Writer};
 use postlink_elf::{OutputAddr, OutputOffset};
 use postlink_isa::frames::{FrameEntry, Frames};
 use postlink_isa::{
@@ -31,7 +31,7 @@ use crate::discover::{
 };
 use crate::error::Error;
 use crate::link::{
-    self, CALLED, Hook, LinkOptions, Packed, Placement, ProbeAddresses, Ready, RoutineAt,
+    self, CALLED, Hook, LinkOptions, Linked, Packed, Placement, ProbeAddresses, Ready, RoutineAt,
     emit_in_place, frames_of, hook,
 };
 use crate::phases::{self, Phases};
@@ -161,6 +161,8 @@ struct Instrumented<'d, I> {
     taken_back: FxHashSet<u64>,
     /// Whether the output that was written last has an instrumented function.
     moves: bool,
+    /// The output that is there, which can be changed, and the report on it.
+    linked: Option<(Linked<'d>, InstrumentReport)>,
     isa: PhantomData<fn() -> I>,
 }
 
@@ -189,6 +191,7 @@ impl<'d, I: Isa> Instrumented<'d, I> {
             made: None,
             taken_back: FxHashSet::default(),
             moves: false,
+            linked: None,
             isa: PhantomData,
         };
         phases.begin("functions");
@@ -259,6 +262,42 @@ impl<'d, I: Isa> Instrumented<'d, I> {
         self.made = None;
     }
 
+    /// Takes functions that were taken back since out of the output that is there. `None`: it is to be linked.
+    fn change(
+        &mut self,
+        out: OutputFile<'_>,
+        phases: &mut Phases,
+    ) -> Result<Option<InstrumentReport>, Error> {
+        let (Some(made), Some((linked, report))) = (&mut self.made, &mut self.linked) else {
+            return Ok(None);
+        };
+        let (Some(packed), Onto::Before) = (&mut made.packed, out.onto) else {
+            return Ok(None);
+        };
+        phases.begin("link");
+        let (program, file) = (&self.program, (out.path, out.mode));
+        let jumps = [&made.patches[..], &made.unpatched[..]];
+        let changed = linked.take_out::<I>(program, packed, jumps, &self.taken_back, file)?;
+        let Some((summary, gone)) = changed else {
+            return Ok(None);
+        };
+        phases.end();
+        for function in &gone {
+            made.map.shares[function.function as usize].pin = Some(Pin::NotProved);
+            report.sites -= function.sites;
+        }
+        let is_gone = |addr: u64| {
+            let mut places = gone.iter().flat_map(|g| g.places);
+            places.any(|(at, len)| addr.wrapping_sub(at.get()) < u64::from(len))
+        };
+        report.blocks.retain(|block| !is_gone(block.1));
+        report.instrumented -= gone.len();
+        report.pinned = count_pins(&made.map.shares);
+        report.output_size = summary.size;
+        self.moves = report.instrumented > 0;
+        Ok(Some(report.clone()))
+    }
+
     fn report(&self, made: &Made, placed: &Placement, output_size: u64) -> InstrumentReport {
         // By function: whether it moves, and how many recorders it has.
         let counts = postlink_parallel::map(&made.ready, |r| {
@@ -290,6 +329,10 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
         out: OutputFile<'_>,
         phases: &mut Phases,
     ) -> Result<InstrumentReport, Error> {
+        if let Some(report) = self.change(out, phases)? {
+            return Ok(report);
+        }
+        self.linked = None;
         if self.made.as_ref().is_none_or(|made| made.packed.is_some()) {
             phases.begin("functions");
         }
@@ -302,12 +345,12 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
             return Err(nothing_to_count(&count_pins(&made.map.shares)));
         }
         phases.begin("link");
-        let (writer, placed) =
+        let (writer, placed, note) =
             link_all::<I>(&self.program, made, self.counting.how, &self.options)?;
         phases.begin("write");
         let is_large = made.code_len() > self.options.kept_code;
         let digests = is_large.then(|| link::digests(&made.ready, &placed, &writer));
-        let summary = writer.write_onto(out.path, out.mode, out.onto)?;
+        let (summary, written) = writer.write_to_change(out.path, out.mode, out.onto)?;
         phases.end();
         let report = self.report(made, &placed, summary.size);
         self.moves = report.instrumented > 0;
@@ -315,6 +358,9 @@ impl<I: Isa> Rewriting for Instrumented<'_, I> {
             let file = File::open(out.path).ok();
             match (&mut self.made, digests, file) {
                 (Some(made), Some(digests), Some(file)) => {
+                    let parts = (note, &placed);
+                    let linked = Linked::new::<I>(&self.program, written, parts, &self.taken_back);
+                    self.linked = linked.map(|linked| (linked, report.clone()));
                     made.pack(&placed, digests, file, summary.appended);
                 }
                 _ => self.made = None,
@@ -478,7 +524,7 @@ fn link_all<'d, I: Isa>(
     made: &Made,
     counting: Counters,
     options: &InstrumentOptions,
-) -> Result<(Writer<'d>, Placement), Error> {
+) -> Result<(Writer<'d>, Placement, NewId), Error> {
     let (elf, ready) = (program.elf, &made.ready);
     let memory = CounterMemory::new::<I>(made, counting);
     let write_options = WriteOptions {
@@ -515,8 +561,8 @@ fn link_all<'d, I: Isa>(
     elf.release();
     entry.install(runtime, &mut writer)?;
     placed.symbols(program, ready, &link_options, &mut writer);
-    placed.note(program, ready, &made.patches, &link_options, &mut writer)?;
-    Ok((writer, placed))
+    let note = placed.note(program, ready, &made.patches, &link_options, &mut writer)?;
+    Ok((writer, placed, note))
 }
 
 /// The memory of counters: how large it is.
@@ -758,6 +804,8 @@ struct Made {
     packed: Option<Packed>,
     /// Where old entries get jumps.
     patches: Vec<EntryPatch>,
+    /// Those of functions that were taken back.
+    unpatched: Vec<EntryPatch>,
     /// Input addresses of their blocks, if they are asked for.
     starts: Vec<Vec<u64>>,
 }
@@ -771,8 +819,8 @@ impl Made {
             self.map.shares[r.function as usize].pin = Some(Pin::NotProved);
             r.taken_back = true;
         }
-        self.patches
-            .retain(|patch| !functions.contains(&patch.entry.get()));
+        let is_gone = |patch: &mut EntryPatch| functions.contains(&patch.entry.get());
+        self.unpatched.extend(self.patches.extract_if(.., is_gone));
     }
 
     /// Packs the functions. `digests` are of their code; `place` is an address of new code, and its offset in the file.
@@ -879,6 +927,7 @@ fn make_all<I: Isa>(
         ready,
         packed: None,
         patches,
+        unpatched: Vec::new(),
         starts,
     }
 }

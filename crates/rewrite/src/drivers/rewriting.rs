@@ -11,7 +11,9 @@
 //! the function's old body (`--preset size`), and where machine profiles count in new code.
 //!
 //! Of programs with much code the instrumented code is packed while the checker reads the output, for the sake of
-//! memory (`rewrite/link/packed.rs`): its bytes are read back from the output if a function is refused.
+//! memory (`rewrite/link/packed.rs`). If a function is refused, the output is changed where it refers to it
+//! (`rewrite/link/changed.rs`). Where that cannot be done, the code's bytes are read back from the output, and all is
+//! linked once more: the same file, in more time and memory.
 
 use std::path::Path;
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ready`] | a function ready to be placed |
 //! | [`packed`] | functions between two writings of one file |
+//! | [`changed`] | a file that was written, without some of its functions |
 //! | [`reuse`] | space in old bodies |
 //! | [`distances`] | distances between functions |
 //! | [`stress`] | layouts at random, for tests |
@@ -20,6 +21,7 @@
 //! | [`startup`] | how the start-up routine is invoked |
 
 pub mod bat;
+mod changed;
 pub mod debug;
 mod distances;
 mod identity;
@@ -36,6 +38,7 @@ mod tables;
 mod unwind;
 mod veneers;
 
+pub use changed::Linked;
 pub use distances::Distances;
 pub use packed::{Packed, digests};
 pub use place::{LinkOptions, Placement, ProbeAddresses, alignment, place};

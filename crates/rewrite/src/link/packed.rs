@@ -1,8 +1,9 @@
 //! Functions between two writings of one file.
 //!
-//! While a checker reads the file that was written, functions are needed only if it refuses one of them: then the
-//! others are linked once more. That is rare, so of large programs no more is kept than what the file does not say, and
-//! that in few bytes, in one buffer for many functions: what is left between lists that were freed would be as large.
+//! While a checker reads the file that was written, functions are needed only if it refuses one of them: then what
+//! refers to it is looked for in the others ([`super::changed`]), or they are linked once more. That is rare, so of
+//! large programs no more is kept than what the file does not say, and that in few bytes, in one buffer for many
+//! functions: what is left between lists that were freed would be as large.
 //!
 //! | of a function | is kept |
 //! |---|---|
@@ -16,6 +17,7 @@
 //! form for stay what they are. A digest of the code shows whether the file still has it; if not, nothing is given
 //! back, and who wrote it makes the functions once more.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 
@@ -121,38 +123,94 @@ impl Packed {
         let given: Vec<Vec<Ready>> = given.into_iter().collect::<Option<_>>()?;
         Some(given.into_iter().flatten().collect())
     }
+
+    /// Has `look` see all functions, by their positions, each with the bytes of its fragments in the file, and gives
+    /// what it finds. `None`: the file does not have their code any more.
+    pub fn look<T: Send>(
+        &self,
+        look: impl Fn(usize, &ReadyFunction, [&[u8]; 2], &mut Vec<T>) + Sync,
+    ) -> Option<Vec<T>> {
+        let found = postlink_parallel::map_range(self.parts.len(), |p| {
+            let part = &self.parts[p];
+            let (mut found, mut position) = (Vec::new(), p * PART);
+            let mut others = part.others.iter();
+            let digest = part.each(&self.file, self.place, |ready, bytes| {
+                let ready = match &ready {
+                    Some(ready) => ready,
+                    None => &**others.next()?,
+                };
+                look(position, ready, bytes, &mut found);
+                position += 1;
+                Some(())
+            })?;
+            (digest == part.digest).then_some(found)
+        });
+        let found: Vec<Vec<T>> = found.into_iter().collect::<Option<_>>()?;
+        Some(found.into_iter().flatten().collect())
+    }
+
+    /// Takes note that the file has other bytes of functions at these positions.
+    pub fn changed(&mut self, positions: impl Iterator<Item = usize>) {
+        let numbers: BTreeSet<usize> = positions.map(|position| position / PART).collect();
+        let (file, place) = (&self.file, self.place);
+        for part in numbers {
+            if let Some(part) = self.parts.get_mut(part)
+                && let Some(digest) = part.each(file, place, |_, _| Some(()))
+            {
+                part.digest = digest;
+            }
+        }
+    }
 }
 
 impl Part {
-    fn unpack(self, file: &File, place: (OutputAddr, OutputOffset)) -> Option<Vec<Ready>> {
+    fn unpack(mut self, file: &File, place: (OutputAddr, OutputOffset)) -> Option<Vec<Ready>> {
+        let mut others = std::mem::take(&mut self.others).into_iter();
+        let mut list = Vec::with_capacity(self.count);
+        let digest = self.each(file, place, |ready, bytes| {
+            list.push(match ready {
+                Some(mut ready) => {
+                    for (fragment, bytes) in ready.code.fragments.iter_mut().zip(bytes) {
+                        fragment.code.bytes = bytes.to_vec();
+                    }
+                    Box::new(ready)
+                }
+                None => others.next()?,
+            });
+            Some(())
+        })?;
+        (digest == self.digest).then_some(list)
+    }
+
+    /// Gives each function, without the bytes of its fragments, and these as the file has them. `None` in the place of
+    /// one that is not packed. Gives the digest of all these bytes.
+    fn each(
+        &self,
+        file: &File,
+        place: (OutputAddr, OutputOffset),
+        mut each: impl FnMut(Option<ReadyFunction>, [&[u8]; 2]) -> Option<()>,
+    ) -> Option<u64> {
         let mut hash = Xxh3::new();
         let mut windows = [Window::default(), Window::default()];
-        let mut others = self.others.into_iter();
         let mut packed = Bytes::new(&self.packed);
-        let mut list = Vec::with_capacity(self.count);
         for _ in 0..self.count {
-            let mut bytes = [Vec::new(), Vec::new()];
+            let mut bytes: [&[u8]; 2] = [&[], &[]];
             for (bytes, window) in bytes.iter_mut().zip(&mut windows) {
                 let len = number(&mut packed)?;
                 if len > 0 {
                     let distance = number(&mut packed)?.checked_sub(place.0.get())?;
                     let code = window.read(file, place.1.get().checked_add(distance)?, len)?;
                     hash.update(code);
-                    *bytes = code.to_vec();
+                    *bytes = code;
                 }
             }
-            list.push(match packed.u8().ok()? {
-                PACKED => {
-                    let mut ready = unpack(&mut packed)?;
-                    for (fragment, bytes) in ready.code.fragments.iter_mut().zip(bytes) {
-                        fragment.code.bytes = bytes;
-                    }
-                    Box::new(ready)
-                }
-                _ => others.next()?,
-            });
+            let ready = match packed.u8().ok()? {
+                PACKED => Some(unpack(&mut packed)?),
+                _ => None,
+            };
+            each(ready, bytes)?;
         }
-        (hash.digest() == self.digest).then_some(list)
+        Some(hash.digest())
     }
 }
 

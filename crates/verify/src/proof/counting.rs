@@ -3,6 +3,7 @@
 
 use crate::addr::OutputAddr;
 use crate::arch::{Arch, Flow};
+use crate::consulted::{self, Consulted};
 use crate::context::{Context, Counts, Findings, FuncId};
 use crate::files::bytes::Reader;
 use crate::files::claim::Range;
@@ -44,15 +45,43 @@ pub(crate) fn areas(layout: &Layout) -> Counts {
     counts
 }
 
-/// What must hold for all functions together.
-pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Findings) {
+/// What unwinding from recorders gave.
+#[derive(Clone, Default)]
+pub(crate) struct Unwound {
+    /// Routines that they call, and the registers that each may destroy.
+    pub routines: Vec<(u64, u32)>,
+    /// By function, ascending; without those of which something could not be unwound from.
+    pub of: Vec<(FuncId, Recorders)>,
+}
+
+/// A function's recorders, all of which can be unwound from.
+#[derive(Clone)]
+pub(crate) struct Recorders {
+    pub at: Box<[OutputAddr]>,
+    /// How many instructions they have.
+    pub count: u64,
+    pub consulted: Consulted,
+}
+
+/// What is known of unwinding from recorders of a function, which are at these addresses, if routines destroy these
+/// registers.
+pub(crate) type Known<'k> =
+    &'k (dyn Fn(FuncId, &[OutputAddr], &[(u64, u32)]) -> Option<Recorders> + Sync);
+
+/// What must hold for all functions together. `known`: of a check before.
+pub(crate) fn judge<A: Arch>(
+    cx: &Context<'_>,
+    walked: &[Walked],
+    known: Known<'_>,
+    found: &mut Findings,
+) -> Unwound {
     let mut all = Footprint::default();
     for w in walked {
         all.join(w.footprint());
         all.own |= w.touches_own;
     }
     counters_of_calls::<A>(cx, walked, found);
-    found.routine_rows += rows_of_routines::<A>(cx, &all, walked, found);
+    let unwound = rows_of_routines::<A>(cx, &all, walked, known, found);
     let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));
     if let Some((start, end)) = all.written {
         for c in all
@@ -84,18 +113,24 @@ pub(crate) fn judge<A: Arch>(cx: &Context<'_>, walked: &[Walked], found: &mut Fi
             format!("the program uses the segment of per-thread counters itself, at {at:#x}");
         found.file.push(Failure::new(Check::Counting, text));
     }
+    unwound
 }
 
-/// Unwinds from each instruction of recorders and routines, if either file has unwind entries; how many instructions
-/// those are.
+/// Unwinds from each instruction of recorders and routines, if either file has unwind entries, and counts them; but not
+/// from those of which it is `known` that it would find the same.
 fn rows_of_routines<A: Arch>(
     cx: &Context<'_>,
     all: &Footprint,
     walked: &[Walked],
+    known: Known<'_>,
     found: &mut Findings,
-) -> u64 {
+) -> Unwound {
+    let mut unwound = Unwound {
+        routines: all.routines.to_vec(),
+        of: Vec::new(),
+    };
     if cx.old_unwind.fdes.is_empty() && cx.new_unwind.fdes.is_empty() {
-        return 0;
+        return unwound;
     }
     let code = |at: u64| cx.unowned(OutputAddr::new(at));
     let routine = Routine {
@@ -121,22 +156,38 @@ fn rows_of_routines<A: Arch>(
         .collect();
     let of_functions = postlink_parallel::map(&ids, |id| {
         let recorders = walked.get(*id as usize).map_or(&[][..], |w| &*w.recorders);
-        let mut rows = Rows::new(&cx.new_unwind);
-        let routine = Routine {
-            code: &|at: u64| cx.unowned(OutputAddr::new(at)),
-            goes_on: &|_| false,
-        };
-        let mut count = 0;
-        for start in recorders {
-            let scratch = A::STUB_SCRATCH;
-            let seen = routine.unwinds::<A>(start.get(), false, scratch, &destroys, &mut rows);
-            count += seen.map_err(|why| (*start, why))?;
+        if let Some(known) = known(*id, recorders, &all.routines) {
+            return Ok(known);
         }
-        Ok(count)
+        let unwind = || -> Result<u64, (OutputAddr, String)> {
+            let mut rows = Rows::new(&cx.new_unwind);
+            let routine = Routine {
+                code: &|at: u64| cx.unowned(OutputAddr::new(at)),
+                goes_on: &|_| false,
+            };
+            let mut count = 0;
+            for start in recorders {
+                let scratch = A::STUB_SCRATCH;
+                let seen = routine.unwinds::<A>(start.get(), false, scratch, &destroys, &mut rows);
+                count += seen.map_err(|why| (*start, why))?;
+            }
+            Ok(count)
+        };
+        let (count, consulted) = consulted::noting(cx.output.is_noted, unwind);
+        Ok(Recorders {
+            at: recorders.into(),
+            count: count?,
+            consulted,
+        })
     });
     for (id, seen) in ids.into_iter().zip(of_functions) {
         match seen {
-            Ok(seen) => count += seen,
+            Ok(recorders) => {
+                count += recorders.count;
+                if cx.output.is_noted {
+                    unwound.of.push((id, recorders));
+                }
+            }
             Err((start, why)) => {
                 let text = format!("a recorder cannot be unwound from: {why}");
                 let old = cx.function(id).map(|f| f.old_entry).unwrap_or_default();
@@ -145,7 +196,8 @@ fn rows_of_routines<A: Arch>(
             }
         }
     }
-    count
+    found.routine_rows += count;
+    unwound
 }
 
 /// Where calls are counted, each function counts in one counter of its own: that counter's first call is noted, one is

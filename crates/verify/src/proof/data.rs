@@ -182,13 +182,15 @@ pub(crate) fn may_be_pointer(
 }
 
 /// Compares all loaded bytes of the input outside `skip` (sorted) and outside code.
-/// `relative` are the places of RELATIVE and RELR relocations, sorted.
+/// `relative` are the places of RELATIVE and RELR relocations, sorted; `same` are pieces that are known to be equal.
+/// Gives all that are.
 pub(crate) fn compare<A: Arch>(
     cx: &Context<'_>,
     kept: &KeptRelocs<'_>,
     skip: &[Range],
     relative: &[u64],
-) -> Findings {
+    same: &[Range],
+) -> (Findings, Vec<Range>) {
     let mut pieces = Vec::new();
     for load in cx.input.loads() {
         let mut at = load.addr;
@@ -213,14 +215,21 @@ pub(crate) fn compare<A: Arch>(
             at = end;
         }
     }
-    let mut all = Findings::default();
-    for one in postlink_parallel::map(&pieces, |piece| {
+    let (mut all, mut equal) = (Findings::default(), Vec::new());
+    let compared = postlink_parallel::map(&pieces, |piece| {
+        if same.binary_search(piece).is_ok() {
+            return None;
+        }
         cx.maps.read(2 * piece.len() as usize);
         compare_piece::<A>(cx, kept, *piece, relative)
-    }) {
-        all.append(one);
+    });
+    for (piece, one) in pieces.into_iter().zip(compared) {
+        match one {
+            Some(one) => all.append(one),
+            None => equal.push(piece),
+        }
     }
-    all
+    (all, equal)
 }
 
 fn compare_piece<A: Arch>(
@@ -228,7 +237,7 @@ fn compare_piece<A: Arch>(
     kept: &KeptRelocs<'_>,
     piece: Range,
     relative: &[u64],
-) -> Findings {
+) -> Option<Findings> {
     let mut found = Findings::default();
     let (Some(old), Some(new)) = (
         cx.input.bytes(piece.start, piece.len()),
@@ -241,10 +250,10 @@ fn compare_piece<A: Arch>(
                 piece.start, piece.end
             ),
         ));
-        return found;
+        return Some(found);
     };
     if old == new {
-        return found;
+        return None;
     }
     let mut at = 0usize;
     while let Some(skip) = first_difference(old.get(at..), new.get(at..)) {
@@ -255,7 +264,7 @@ fn compare_piece<A: Arch>(
             .unwrap_or(usize::MAX)
             .max(at + 1);
     }
-    found
+    Some(found)
 }
 
 /// Offset of the first byte that differs.
