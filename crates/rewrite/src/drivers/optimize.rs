@@ -792,14 +792,15 @@ impl<'d, I: Isa> LaidOut<'d, I> {
     fn take_back_folded(&mut self, functions: &FxHashSet<u64>) {
         let (program, shares) = (&self.program, &mut self.shares);
         let refused = |function: u32| functions.contains(&program.start(function as usize));
-        for f in &self.folds.0.list {
-            if refused(f.function) || refused(f.into) {
-                let share = &mut shares[f.function as usize];
-                share.pin = Some(Pin::NotProved);
-                self.emitted.not_emitted.push(*share);
-            }
+        let folds = &mut self.folds.0;
+        let before: Vec<u32> = folds.list.iter().map(|f| f.function).collect();
+        folds.retain(|function| !refused(function));
+        let left: FxHashSet<u32> = folds.list.iter().map(|f| f.function).collect();
+        for function in before.into_iter().filter(|f| !left.contains(f)) {
+            let share = &mut shares[function as usize];
+            share.pin = Some(Pin::NotProved);
+            self.emitted.not_emitted.push(*share);
         }
-        self.folds.0.retain(|function| !refused(function));
     }
 
     /// Gives up what only layouts are made of, if there will be no other one.

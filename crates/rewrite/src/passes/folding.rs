@@ -48,6 +48,8 @@ pub struct Folded {
     pub function: u32,
     /// The other one.
     pub into: u32,
+    /// The entries of both.
+    entries_of: (u64, u64),
     /// Where a jump goes at its old entry, if there is space.
     pub patch: Option<EntryPatch>,
     /// How often it was entered.
@@ -65,6 +67,8 @@ pub struct Folds {
     considered: usize,
     /// How often sets were split by what their functions call.
     rounds: usize,
+    /// By function: what it calls where the one that stands for it calls another, and that one.
+    calls: FxHashMap<u32, Box<[(u64, u64)]>>,
 }
 
 /// Figures for a report.
@@ -83,9 +87,23 @@ pub struct FoldingReport {
 }
 
 impl Folds {
-    /// The functions that are left of the list if some stay: those themselves, and what was folded into them.
+    /// The functions that are left of the list if some stay: not those themselves, nor what was folded into them, nor
+    /// functions that are identical only if these are.
     pub fn retain(&mut self, moves: impl Fn(u32) -> bool) {
         self.list.retain(|f| moves(f.function) && moves(f.into));
+        loop {
+            let stands: FxHashMap<u64, u64> = self.list.iter().map(|f| f.entries_of).collect();
+            let called = |entry: &u64| *stands.get(entry).unwrap_or(entry);
+            let before = self.list.len();
+            let calls = &self.calls;
+            self.list.retain(|f| {
+                let mut pairs = calls.get(&f.function).into_iter().flatten();
+                pairs.all(|(own, other)| called(own) == called(other))
+            });
+            if self.list.len() == before {
+                return;
+            }
+        }
     }
 
     /// Figures.
@@ -165,10 +183,20 @@ pub fn fold<'d, I: Isa>(
     }
     for i in 0..counted.len() {
         let Some(first) = into[i] else { continue };
-        let function = counted[i].function;
+        let (function, into) = (counted[i].function, counted[first].function);
+        let start = |function: u32| program.start(function as usize);
+        if let (Some(own), Some(other)) = (&shapes[i], &shapes[first]) {
+            let pairs = own.callees.iter().zip(&other.callees);
+            let others = pairs.filter(|(a, b)| a != b).map(|(a, b)| (*a, *b));
+            let others: Box<[(u64, u64)]> = others.collect();
+            if !others.is_empty() {
+                folds.calls.insert(function, others);
+            }
+        }
         folds.list.push(Folded {
             function,
-            into: counted[first].function,
+            into,
+            entries_of: (start(function), start(into)),
             patch: counted[i].analysed.entry_patch,
             entries: counted[i].entries,
             bytes: program.size(function as usize),
