@@ -11,8 +11,8 @@ use postlink_elf::elf::Elf;
 use postlink_profile::Profile;
 use postlink_rewrite::coverage::{CoverageMode, CoverageOptions, prepare_coverage};
 use postlink_rewrite::{
-    Answer, Counters, InstrumentOptions, Onto, OptimizeOptions, OutputFile, Phases, Preset,
-    Program, Refusal, Rewriting, fit, prepare_instrumented,
+    Answer, Counters, InstrumentOptions, InstrumentReport, Onto, OptimizeOptions, OutputFile,
+    Phases, Preset, Program, Refusal, Rewriting, fit, prepare_instrumented,
 };
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -259,6 +259,21 @@ fn instrumented_programs_are_the_same_as_if_a_function_had_never_moved_but_for_i
     }
 }
 
+/// A program that is instrumented; code is kept while it is checked if it has no more bytes than `kept_code`.
+fn instrumented<'e>(
+    elf: &'e Elf<'e>,
+    counters: Counters,
+    kept_code: usize,
+) -> Box<dyn Rewriting<Report = InstrumentReport> + 'e> {
+    let options = InstrumentOptions {
+        counters,
+        blocks: true,
+        kept_code,
+        ..InstrumentOptions::default()
+    };
+    prepare_instrumented(elf, &options, &mut Phases::default()).expect("it can count")
+}
+
 /// Of large programs code is not kept while the checker reads it: it is read back from the output, or made once more if
 /// that has something else by then.
 #[test]
@@ -267,15 +282,7 @@ fn code_that_is_made_once_more_leaves_the_same_places_empty() {
     let data = bench.input();
     let elf = Elf::parse(&data).expect("it is an ELF file");
     for counters in [Counters::Auto, Counters::Atomic] {
-        let job = |kept_code: usize| {
-            let options = InstrumentOptions {
-                counters,
-                blocks: true,
-                kept_code,
-                ..InstrumentOptions::default()
-            };
-            prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
-        };
+        let job = |kept_code: usize| instrumented(&elf, counters, kept_code);
         let (mut keeps, mut forgets, mut loses) = (job(usize::MAX), job(0), job(0));
         assert!(bench.written(&mut *keeps) == bench.written(&mut *forgets));
         assert!(bench.written(&mut *keeps) == bench.written(&mut *loses));
@@ -311,15 +318,7 @@ fn functions_are_taken_out_of_the_file_as_if_it_were_linked_once_more() {
     let data = bench.input();
     let elf = Elf::parse(&data).expect("it is an ELF file");
     for counters in [Counters::Auto, Counters::Atomic, Counters::Plain] {
-        let job = |kept_code: usize| {
-            let options = InstrumentOptions {
-                counters,
-                blocks: true,
-                kept_code,
-                ..InstrumentOptions::default()
-            };
-            prepare_instrumented(&elf, &options, &mut Phases::default()).expect("it can count")
-        };
+        let job = |kept_code: usize| instrumented(&elf, counters, kept_code);
         let all = functions(&elf);
         // Each alone, then one after the other.
         let each = all.iter().map(|function| vec![*function]);

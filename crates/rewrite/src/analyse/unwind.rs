@@ -212,9 +212,9 @@ impl<'d> FunctionUnwind<'d> {
 fn begins_late(program: &Program<'_>, piece: &Piece) -> bool {
     let fdes = &program.eh.fdes;
     let first = fdes.partition_point(|f| f.start <= piece.start);
-    let inside = fdes[first..].iter().take_while(|f| f.start < piece.end);
+    let mut inside = fdes[first..].iter().take_while(|f| f.start < piece.end);
     // Empty functions have entries too.
-    inside.into_iter().any(|f| f.len > 0)
+    inside.any(|f| f.len > 0)
 }
 
 /// Whether the rows of an entry can be carried over.

@@ -286,11 +286,9 @@ impl<'d, I: Isa> Instrumented<'d, I> {
             made.map.shares[function.function as usize].pin = Some(Pin::NotProved);
             report.sites -= function.sites;
         }
-        let is_gone = |addr: u64| {
-            let mut places = gone.iter().flat_map(|g| g.places);
-            places.any(|(at, len)| addr.wrapping_sub(at.get()) < u64::from(len))
-        };
-        report.blocks.retain(|block| !is_gone(block.1));
+        report
+            .blocks
+            .retain(|block| !gone.iter().any(|g| g.had(block.1)));
         report.instrumented -= gone.len();
         report.pinned = count_pins(&made.map.shares);
         report.output_size = summary.size;

@@ -53,6 +53,14 @@ pub struct TakenOut {
     pub places: [(OutputAddr, u32); 3],
 }
 
+impl TakenOut {
+    /// Whether an address was in its new code.
+    pub fn had(&self, addr: u64) -> bool {
+        let mut places = self.places.iter();
+        places.any(|(at, len)| addr.wrapping_sub(at.get()) < u64::from(*len))
+    }
+}
+
 /// What is found of a function that is looked at.
 enum Found {
     /// Bytes of a function's new code are others: its position, and their address.
@@ -141,15 +149,12 @@ impl<'d> Linked<'d> {
         {
             return Ok(None);
         }
-        let places = || gone.iter().flat_map(|g| g.places);
-        for (at, len) in places().filter(|place| place.1 > 0) {
+        let places = gone.iter().flat_map(|g| g.places);
+        for (at, len) in places.filter(|place| place.1 > 0) {
             self.written
                 .put(&mut changes, at, vec![I::PADDING; len as usize]);
         }
-        let is_gone = |addr: u64| {
-            let mut places = places();
-            places.any(|(at, len)| addr.wrapping_sub(at.get()) < u64::from(len))
-        };
+        let is_gone = |addr: u64| gone.iter().any(|g| g.had(addr));
         self.unwind(program, path, is_gone, &mut changes)?;
         let mut note = Note::parse(self.written.filled(self.note))?;
         note.functions.retain(|f| !functions.contains(&f.entry));
