@@ -284,6 +284,8 @@ pub struct Optimizing {
     #[arg(long, value_name = "SEED", hide = true)]
     pub stress: Option<u64>,
     /// For tests, with --stress: overwrite old bodies with breakpoints once the output is proved
+    ///
+    /// Of programs with kept relocations alone: jumps of others may go on in old bodies.
     #[arg(long, requires = "stress", hide = true)]
     pub poison: bool,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's

@@ -10,7 +10,7 @@
 //! | each entry | leads where the old one does, or to the pair of it, which becomes a root of the lock step |
 //! | the base | is the address that the claim says, in the register in which the load and the addition have it |
 //! | the index | is below the number of entries: by comparisons, masks and types, or by a guard in front of the load |
-//! | what is loaded, and the sum | are read by the addition and the jump, and by nothing else |
+//! | what is loaded, and the sum | are read by the addition and the jump, and by nothing else; where the program has overwritten the low 8 bits, those may be read, and the register may be copied |
 //! | a guard | lets pass what is below the number of entries, unsigned, of all bits, and leads the rest to the old load |
 //!
 //! On AArch64 the entries of the input may be too narrow for new code, and no load has a displacement. There all from
@@ -51,7 +51,7 @@ use super::values::{Fact, Values};
 use super::{OldState, State, Step, Walk, fail};
 use crate::addr::{InputAddr, OutputAddr};
 use crate::arch::step::flag;
-use crate::arch::{Arch, Flow, Insn, LabelLoad, Operand, TableJump, TableLoad};
+use crate::arch::{Arch, Flow, Insn, LabelLoad, Leaves, Left, Operand, TableJump, TableLoad};
 use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::{OwnTable, Range};
 use crate::report::{Check, Failure, TableBound, TableReport};
@@ -762,10 +762,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let effects = A::effects(bytes);
         let sum = self.summed(bytes, values);
         let leaves = A::leaves(bytes, at.get());
+        let copied = copied(&leaves, effects.reads, values);
         values.after(&leaves);
         values.foreign &= !effects.kills;
         values.bases &= values.foreign;
         values.low = (values.low | leaves.low) & values.foreign;
+        values.foreign |= copied;
+        values.low |= copied;
         values.foreign_flags &= !effects.flag_kills;
         if let Some(number) = self.own.loads.get(&at)
             && let Some(to) = A::table_load(bytes).and_then(|load| load.to)
@@ -907,13 +910,35 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             Flow::Call(_) | Flow::IndirectCall | Flow::Stop | Flow::IndirectJump { .. }
         );
         // The low bits of some may be the program's own.
-        let low = values.low & !A::leaves(bytes, at.get()).wide;
-        if reads & values.foreign & !low != 0 && self.summed(bytes, values).is_none() {
+        let leaves = A::leaves(bytes, at.get());
+        let low = values.low & !leaves.wide;
+        let is_read = reads & values.foreign & !low != 0 && copied(&leaves, reads, values) == 0;
+        if is_read && self.summed(bytes, values).is_none() {
             return wrong("what was loaded from a jump table of new code's own is read");
         }
         if !calls && effects.flag_reads & values.foreign_flags != 0 {
             return wrong("flags that a jump through a table of new code's own changed are read");
         }
         Ok(())
+    }
+}
+
+/// The register that an instruction copies another to which holds, but for its low 8 bits, what was loaded, or 0:
+/// compilers copy registers of 32 bits where values of 8 are meant. What is above them in the copy is not to be read
+/// either.
+fn copied(leaves: &Leaves, reads: u32, values: &Values) -> u32 {
+    match leaves.left {
+        Some((
+            to,
+            Left::Low {
+                from,
+                bits: 32 | 64,
+            },
+        )) => {
+            let from = 1 << from;
+            let is_low = values.foreign & values.low & from != 0;
+            u32::from(is_low && reads == from) << to
+        }
+        _ => 0,
     }
 }

@@ -1,6 +1,6 @@
 //! What the tables are, under the assumption that those found so far are some.
 
-use postlink_isa::{Flow, Isa, RegSet};
+use postlink_isa::{Flow, Isa, RegSet, Sets};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::build::FunctionCode;
@@ -161,7 +161,7 @@ impl<'a, 'd> Search<'a, 'd> {
     /// Whether code at an instruction reads what a jump that leads there has changed, up to what leaves.
     /// Loops that jump again to what they have loaded once do, results of 8 bits, and what only looks like an entry.
     pub(super) fn may_read<I: Isa>(&self, from: usize, changed: RegSet) -> bool {
-        const MOST: usize = 2000;
+        const MOST: usize = 1 << 14;
         let insns = self.code.insns;
         let mut work = vec![(from, changed, RegSet::EMPTY)];
         let (mut steps, mut seen) = (0, FxHashSet::default());
@@ -204,7 +204,17 @@ impl<'a, 'd> Search<'a, 'd> {
                 let values = &self.values[k];
                 let wide = RegSet(u64::from(values.wide));
                 let whole = open.minus(low);
-                if effects.reads.meets(whole) || wide.meets(open.minus(whole)) {
+                // Compilers copy registers of 32 bits where values of 8 are meant.
+                let copied = match values.sets {
+                    Some(Sets::Copy { to, from, bits }) if bits >= 32 => {
+                        let from = RegSet(1 << from);
+                        let is_low = effects.reads == from && from.meets(open.minus(whole));
+                        is_low.then_some(RegSet(1 << to))
+                    }
+                    _ => None,
+                };
+                let is_read = effects.reads.meets(whole) || wide.meets(open.minus(whole));
+                if is_read && copied.is_none() {
                     return true;
                 }
                 open = open.minus(effects.kills);
@@ -212,6 +222,9 @@ impl<'a, 'd> Search<'a, 'd> {
                     low = low.or(RegSet(u64::from(values.low)));
                 }
                 low = low.minus(effects.kills);
+                if let Some(to) = copied {
+                    (open, low) = (open.or(to), low.or(to));
+                }
                 let next = insns.get(k + 1).filter(|next| next.addr == insn.end());
                 let falls = next.map(|_| k + 1);
                 let falls = falls.filter(|_| !matches!(insn.flow, Flow::Jump { .. }));
