@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use postlink_isa::aarch64::AArch64;
 use postlink_isa::x86_64::{self, X86_64};
-use postlink_isa::{Decode, Flow, RegSet};
+use postlink_isa::{Decode, Encode, Flow, RegSet};
 use postlink_verify::testing::{self, Differences, aarch64_flow, aarch64_words};
 
 /// The rewriter's flags as the checker numbers them.
@@ -89,6 +89,31 @@ fn every(mut visit: impl FnMut(&[u8], u16)) {
             }
         }
     }
+}
+
+/// The checker took `ah` for a part of the stack pointer, and refused every call that became `movzx eax,ah`.
+#[test]
+fn what_the_rewriter_inlines_may_be_inlined_for_the_checker() {
+    let (mut compared, mut differ) = (0, BTreeMap::<String, Vec<u8>>::new());
+    every(|bytes, opcode| {
+        let Some(insn) = X86_64::decode(bytes, 0x1000).filter(|i| i.flow == Flow::Next) else {
+            return;
+        };
+        let own = &bytes[..usize::from(insn.len)];
+        if !X86_64::leaves_stack(own, &insn) {
+            return;
+        }
+        compared += 1;
+        if !testing::x86_64_leaves_stack(own) {
+            let mut name = String::new();
+            X86_64::mnemonics(own, insn.addr, |_, n| name = n.to_string());
+            differ
+                .entry(format!("{opcode:03x} {name}"))
+                .or_insert_with(|| own.to_vec());
+        }
+    });
+    assert!(compared > 50_000, "{compared}");
+    assert!(differ.is_empty(), "{differ:02x?}");
 }
 
 #[test]

@@ -43,6 +43,11 @@ pub fn aarch64(bytes: &[u8]) -> Option<(usize, Effects)> {
     of::<AArch64>(bytes)
 }
 
+/// Whether the checker takes an x86-64 instruction for one that has nothing to do with the stack.
+pub fn x86_64_leaves_stack(bytes: &[u8]) -> bool {
+    X86_64::leaves_stack(bytes)
+}
+
 /// Where control goes after an AArch64 instruction, by a word, and the address in its field; `None`: the checker
 /// refuses the instruction.
 pub fn aarch64_flow(bytes: &[u8], addr: u64) -> Option<(&'static str, Option<u64>)> {

@@ -88,7 +88,10 @@ fn is_plain(mnemonic: Mnemonic) -> bool {
 fn names_stack(insn: &Instruction) -> bool {
     let is_stack = |reg: Register| reg.full_register() == Register::RSP;
     (0..insn.op_count()).any(|i| match insn.op_kind(i) {
-        OpKind::Register => is_stack(insn.op_register(i)),
+        OpKind::Register => {
+            let register = insn.op_register(i);
+            is_stack(register) || register.is_segment_register()
+        }
         OpKind::Memory => is_stack(insn.memory_base()) || is_stack(insn.memory_index()),
         kind => !is_immediate(kind),
     })

@@ -9,10 +9,9 @@ fn is_stack(reg: RegSpec) -> bool {
         register_class::Q,
         register_class::D,
         register_class::W,
-        register_class::B,
+        // Not `B`, in which `ah` has the same number.
         register_class::RB,
     ];
-    // `ah` has the same number as `spl`: it is not worth telling them apart.
     reg.num() == 4 && classes.contains(&reg.class())
 }
 
@@ -144,6 +143,7 @@ mod tests {
             &[0xf3, 0x0f, 0x10, 0x07],                // movss xmm0,[rdi]
             &[0x48, 0x8d, 0x04, 0x3e],                // lea rax,[rsi+rdi]
             &[0x64, 0x48, 0x8b, 4, 0x25, 0, 0, 0, 0], // mov rax,fs:[0]
+            &[0x0f, 0xb6, 0xc4],                      // movzx eax,ah
             &[0xc3],
             &[0xf3, 0xc3],
         ] {
@@ -153,6 +153,7 @@ mod tests {
             &[0x48, 0x8b, 0x44, 0x24, 0x08][..], // mov rax,[rsp+8]
             &[0x48, 0x89, 0xe0],                 // mov rax,rsp
             &[0x40, 0x88, 0xc4],                 // mov spl,al
+            &[0x40, 0x0f, 0xb6, 0xc4],           // movzx eax,spl
             &[0x89, 0xc4],                       // mov esp,eax
             &[0x48, 0x83, 0xc4, 0x08],           // add rsp,8
             &[0x50],                             // push rax
