@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 int table[4] = {0x1234, 0x4567, 0x789a, 0x0bcd};
-int second(int i, int *of);
+__attribute__((visibility("hidden"))) int second(int i, int *of);
 __asm__(".text\n.globl second\n.type second,@function\n.p2align 4\nsecond:\n.cfi_startproc\n"
         "movslq %edi,%rdi\nmov (%rsi,%rdi,4),%eax\nmovzbl %ah,%eax\nret\n.cfi_endproc\n.size second,.-second\n");
 int (*pointer)(int, int *) = second;
@@ -15,7 +15,8 @@ __attribute__((noinline, noipa)) int directly(int n) {
   return sum;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   int (*volatile hidden)(int, int *) = pointer;
   printf("%d\n", directly(201) + hidden(1, table));
+  return 0;
 }
