@@ -474,8 +474,24 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Whether an instruction of new code calls a function that does not return.
     fn calls_no_return(&self, at: OutputAddr) -> bool {
         *self.own.calls.borrow_mut().entry(at).or_insert_with(|| {
-            let old = self.old_of(at).and_then(|p| Some((p, self.old_bytes(p)?)));
+            let old = self.old_of(at).or_else(|| self.slot_call_of(at));
+            let old = old.and_then(|p| Some((p, self.old_bytes(p)?)));
             old.is_some_and(|(p, bytes)| no_return::is_called::<A>(self.cx, p, bytes))
+        })
+    }
+
+    /// The old call that an instruction of new code is the last of, where several go through a stub's slot.
+    fn slot_call_of(&self, at: OutputAddr) -> Option<InputAddr> {
+        const MOST: usize = 4;
+        if A::STEP == 1 {
+            return None;
+        }
+        (1..MOST).find_map(|before| {
+            let q = OutputAddr::new(at.get().checked_sub((before * A::STEP) as u64)?);
+            let (bytes, _) = self.new_bytes(q)?;
+            let through = A::through_slot(bytes, q.get())?;
+            let is_last = through.call && q + u64::from(through.len) == at + A::STEP as u64;
+            self.old_of(q).filter(|_| is_last)
         })
     }
 
