@@ -594,9 +594,9 @@ fn walk_all<A: Arch>(
         let demanded = |(old, new): &Pair| {
             let id = cx.new.owner(*new)?;
             let (w, f) = (walked.get(id as usize)?, cx.function(id)?);
-            let known = w.failure.is_some()
-                || roots.holds(id, (*old, *new))
-                || w.pairs.holds(f, base, *old, *new);
+            // Data flow over its new code has to know where control comes in.
+            let by_pair = f.tables.is_empty() && w.pairs.holds(f, base, *old, *new);
+            let known = w.failure.is_some() || roots.holds(id, (*old, *new)) || by_pair;
             (!known).then_some((id, (*old, *new)))
         };
         let demanded = postlink_parallel::filter_map(&cross, demanded);

@@ -162,11 +162,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let mut footprint = Footprint::default();
         let mut end = self.silent_until(state, at, matches, false, places, &mut footprint);
+        if !matches && let Some((early, false)) = end {
+            let further = self.counts_further(state, at, early, places);
+            if let Some((later, other)) = further {
+                (end, footprint) = (Some((later, true)), other);
+            }
+        }
+        let mut end = end.map(|end| end.0);
         let relies = end.is_none();
         if end.is_none() && fresh.is_some() {
             let places = Places { zone: 0, ..places };
             footprint = Footprint::default();
-            end = self.silent_until(state, at, matches, entered, places, &mut footprint);
+            let found = self.silent_until(state, at, matches, entered, places, &mut footprint);
+            end = found.map(|end| end.0);
         }
         // What is looked at behind it is not part of it.
         let moments = std::mem::take(&mut self.s.moments);
@@ -346,13 +354,35 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 _ => {
                     let mut footprint = Footprint::default();
                     match self.silent_until(state, at, false, false, places, &mut footprint) {
-                        Some(end) => end,
+                        Some((end, _)) => end,
                         None => return false,
                     }
                 }
             };
         }
         false
+    }
+
+    /// Where inserted code ends that has only formed a counter's address when it comes to what may be the program's
+    /// instruction, at `early`: compilers and counters have the same `mov x20, #1`. If what counts goes on with that
+    /// instruction, and comes to the program's behind it, all of that was inserted.
+    fn counts_further(
+        &mut self,
+        state: &OldState,
+        at: OutputAddr,
+        early: OutputAddr,
+        places: Places<'_>,
+    ) -> Option<(OutputAddr, Footprint)> {
+        if A::STEP == 1 {
+            return None;
+        }
+        let before = std::mem::take(&mut self.s.moments);
+        let mut footprint = Footprint::default();
+        let end = self.silent_until(state, at, true, false, places, &mut footprint);
+        let moments = std::mem::take(&mut self.s.moments);
+        let end = end.filter(|end| end.0 > early && self.comes_to(state, end.0, places));
+        self.s.moments = if end.is_some() { moments } else { before };
+        end.map(|end| (end.0, footprint))
     }
 
     /// What is known where it is asked what is dead in front of a state, and registers that hold nothing where the
@@ -458,12 +488,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         entered: bool,
         places: Places<'_>,
         footprint: &mut Footprint,
-    ) -> Option<OutputAddr> {
+    ) -> Option<(OutputAddr, bool)> {
         let mut routines = std::mem::take(&mut self.s.routines);
         let mut recent = std::mem::take(&mut self.s.recent);
         let mut moments = std::mem::take(&mut self.s.moments);
         let mut passages = std::mem::take(&mut self.s.passages);
         let by_convention = Cell::new(false);
+        let counted = Cell::new(false);
         let end = {
             let walk = &*self;
             let (known, left) = walk.known(state, entered, &by_convention);
@@ -471,6 +502,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             let asked = Cell::new((0, Meeting::default()));
             let mut judge = |m: &Meeting| {
                 asked.set((asked.get().0 + 1, *m));
+                counted.set(m.counted);
                 // What is quickly said first: it ends here at most a few times.
                 if must_count && !m.counted {
                     return false;
@@ -530,7 +562,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         self.s.routines = routines;
         self.s.recent = recent;
         self.out.by_convention |= end.is_some() && by_convention.get();
-        end.map(OutputAddr::new)
+        end.map(|end| (OutputAddr::new(end), counted.get()))
     }
 
     /// What is known of a routine in new code that belongs to no function.
