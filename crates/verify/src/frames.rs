@@ -11,7 +11,6 @@
 //! the registers lost that it may destroy.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::{SmallVec, smallvec};
 use std::collections::hash_map::Entry;
 
 use crate::arch::Arch;
@@ -112,8 +111,10 @@ fn leave<A: Arch>(row: &Row, registers: &mut Registers, state: &State) -> Result
         let of = A::of_unwind_register(register);
         (of != 0).then(|| of.trailing_zeros() as usize)
     };
+    // Rules are about what registers held before.
+    let before = *registers;
     let held = |register: u16| {
-        let value = number(register).and_then(|number| registers.get(number));
+        let value = number(register).and_then(|number| before.get(number));
         value.copied().unwrap_or(Value::Anything)
     };
     let Rule::RegisterOffset(register, offset) = row.cfa else {
@@ -125,10 +126,11 @@ fn leave<A: Arch>(row: &Row, registers: &mut Registers, state: &State) -> Result
             "the frame is found by register {register}, which holds {frame:?} where it should be an address on the stack"
         ));
     }
-    // Rules are about what registers held before.
-    let mut left: SmallVec<[(usize, Value); 20]> = smallvec![(usize::from(A::STACK), frame)];
     // Where it is in a register, it is there until a rule says otherwise.
-    let link = A::LINK.first().map(|link| registers[usize::from(*link)]);
+    let link = A::LINK.first().map(|link| before[usize::from(*link)]);
+    if let Some(stack) = registers.get_mut(usize::from(A::STACK)) {
+        *stack = frame;
+    }
     let mut back = link.map(Back::To);
     for (register, rule) in &row.registers {
         let value = match *rule {
@@ -144,15 +146,11 @@ fn leave<A: Arch>(row: &Row, registers: &mut Registers, state: &State) -> Result
                 _ => Back::To(value),
             });
         }
-        left.extend(number(*register).map(|number| (number, value)));
-    }
-    let back = back.ok_or("the row has no return address")?;
-    for (number, value) in left {
-        if let Some(register) = registers.get_mut(number) {
+        if let Some(register) = number(*register).and_then(|number| registers.get_mut(number)) {
             *register = value;
         }
     }
-    Ok(back)
+    back.ok_or_else(|| "the row has no return address".into())
 }
 
 /// Unwinds from the instruction at `at` to the caller of a routine. `calls`: where calls within the routine return to.

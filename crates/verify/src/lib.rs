@@ -652,6 +652,22 @@ fn unwind_and_starts(cx: &Context<'_>, claim: &Claim<'_>, found: &mut Findings) 
     postlink_parallel::join(|| compare_unwind(cx, found), || starts(cx, claim)).1
 }
 
+/// Which function's old code an address is, and which one's new code.
+fn owners(claim: &Claim<'_>) -> (Index<InputAddr>, Index<OutputAddr>) {
+    let functions = || (0..).zip(&claim.functions);
+    postlink_parallel::join(
+        || {
+            let of = functions().flat_map(|(id, f)| f.old.iter().map(move |r| (*r, id)));
+            Index::new(of.collect())
+        },
+        || {
+            let with_own = functions().filter(|(_, f)| f.folded.is_none());
+            let of = with_own.flat_map(|(id, f)| f.new.iter().map(move |r| (*r, id)));
+            Index::new(of.collect())
+        },
+    )
+}
+
 fn prove<'a, A: Arch>(
     input: &Elf<'a>,
     output: &Elf<'_>,
@@ -665,18 +681,15 @@ fn prove<'a, A: Arch>(
     let mut layout = image::layout_of(input, output, counting, &mut found.file);
     let (old_unwind, new_unwind) = unwind_tables(input, output, &mut found);
     maps.give_back();
-    let functions = || (0..).zip(&claim.functions);
-    let of_old = functions().flat_map(|(id, f)| f.old.iter().map(move |r| (*r, id)));
-    let with_own = functions().filter(|(_, f)| f.folded.is_none());
-    let of_new = with_own.flat_map(|(id, f)| f.new.iter().map(move |r| (*r, id)));
+    let (old, new) = owners(claim);
     let mut cx = Context {
         input,
         output,
         functions: &claim.functions,
         options,
         maps,
-        old: Index::new(of_old.collect()),
-        new: Index::new(of_new.collect()),
+        old,
+        new,
         patches: Index::default(),
         interiors: Index::default(),
         arrivals: Index::default(),
@@ -710,9 +723,12 @@ fn prove<'a, A: Arch>(
     note_reused(&mut cx, reused);
     let starts = unwind_and_starts(&cx, claim, &mut found);
     maps.give_back();
-    text::entry_jumps::<A>(&mut cx, &starts, &mut found);
+    let (named, ()) = postlink_parallel::join(
+        || visible::named(input),
+        || text::entry_jumps::<A>(&mut cx, &starts, &mut found),
+    );
     let code = std::mem::take(&mut cx.code);
-    let extents = Extents::new(input, &cx.old_unwind, &starts, &code);
+    let extents = Extents::new(named, &cx.old_unwind, &starts, &code);
     cx.ends = ends_of_moved::<A>(&cx, &extents);
     maps.give_back();
     cx.code.clone_from(&code);
@@ -1223,6 +1239,58 @@ fn entry_report<A: Arch>(cx: &Context<'_>, id: FuncId, wide: &[FuncId]) -> Optio
     })
 }
 
+/// How many functions rest on what walks found out.
+#[derive(Default)]
+struct Resting {
+    kept_by_calls: u64,
+    behind_tables: u64,
+    constants: u64,
+    through_pointers: u64,
+    inlining: u64,
+    by_convention: u64,
+    without_return: u64,
+    unnamed_reader: u64,
+    /// How many instructions have rows that say where the stack pointer has moved.
+    moved_stack_rows: u64,
+}
+
+impl Resting {
+    /// Counts them, and lists those with changed instructions. Each is looked at once: all of them together are far
+    /// more than processors have at hand.
+    fn of(walked: &[Walked]) -> (Resting, Vec<(FuncId, &Walked)>) {
+        let mut rest = Resting::default();
+        let mut changed = Vec::new();
+        for (id, w) in (0..).zip(walked) {
+            rest.kept_by_calls += u64::from(w.kept_by_calls);
+            rest.behind_tables += u64::from(w.behind_tables);
+            rest.constants += u64::from(takes_constants(w));
+            rest.through_pointers += u64::from(through_pointers(w));
+            rest.inlining += u64::from(inlines(w));
+            rest.by_convention += u64::from(w.by_convention);
+            rest.without_return += u64::from(w.without_return);
+            rest.unnamed_reader += u64::from(w.unnamed_reader);
+            rest.moved_stack_rows += w.moved_stack_rows;
+            if w.changes.iter().any(|count| *count > 0) {
+                changed.push((id, w));
+            }
+        }
+        (rest, changed)
+    }
+}
+
+/// Whether calls through pointers may pass something in registers of linkers' stubs.
+fn through_pointers(w: &Walked) -> bool {
+    has_changed(w, ChangeKind::PromotedCall) || w.recorded > 0
+}
+
+fn inlines(w: &Walked) -> bool {
+    has_changed(w, ChangeKind::InlinedCall)
+}
+
+fn takes_constants(w: &Walked) -> bool {
+    has_changed(w, ChangeKind::Constant)
+}
+
 fn report<A: Arch>(
     cx: &Context<'_>,
     mut found: Findings,
@@ -1242,15 +1310,9 @@ fn report<A: Arch>(
     let wide = wide_jumps::<A>(cx);
     let of_labels = ascending(found.labels.iter().map(|l| l.0));
     let following = ascending(found.addresses.iter().filter(|a| a.1).map(|a| a.0));
-    let through_pointers = |w: &Walked| has_changed(w, ChangeKind::PromotedCall) || w.recorded > 0;
-    let with_changed_pointer_calls = walked.iter().filter(|w| through_pointers(w)).count() as u64;
-    let by_convention = walked.iter().filter(|w| w.by_convention).count() as u64;
-    let inlines = |w: &Walked| has_changed(w, ChangeKind::InlinedCall);
-    let inlining = walked.iter().filter(|w| inlines(w)).count() as u64;
     let counting = cx.counts.is_some();
-    let changes = changes(cx, walked);
-    let takes_constants = |w: &Walked| has_changed(w, ChangeKind::Constant);
-    let with_constants = walked.iter().filter(|w| takes_constants(w)).count() as u64;
+    let (rest, changed) = Resting::of(walked);
+    let changes = changes(cx, &changed);
     // In one list from the start: a second one would be there together with all that was walked.
     let functions = postlink_parallel::map_range(walked.len(), |id| {
         let w = &walked[id];
@@ -1324,27 +1386,25 @@ fn report<A: Arch>(
         .count() as u64;
     let by_jumps = wide.len() as u64;
     let folded = cx.functions.iter().filter(|f| f.folded.is_some()).count() as u64;
-    let counted =
-        |rests: &dyn Fn(&Walked) -> bool| walked.iter().filter(|w| rests(w)).count() as u64;
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
         ("A2", if A::STEP == 1 { by_jumps } else { 0 }),
         ("A3", by_jumps),
         ("A4", jumps.len() as u64),
-        ("A5", counted(&|w| w.kept_by_calls)),
-        ("A6", counted(&|w| w.behind_tables)),
+        ("A5", rest.kept_by_calls),
+        ("A6", rest.behind_tables),
         ("A7", no_return.count() as u64),
         ("A8", found.following),
         ("A9", of_labels.len() as u64),
-        ("A10", with_constants),
-        ("A11", with_changed_pointer_calls),
-        ("A12", inlining),
-        ("A13", by_convention),
+        ("A10", rest.constants),
+        ("A11", rest.through_pointers),
+        ("A12", rest.inlining),
+        ("A13", rest.by_convention),
         ("A14", if counting { functions.len() as u64 } else { 0 }),
         ("A15", folded),
-        ("A16", counted(&|w| w.without_return)),
-        ("A17", counted(&|w| w.unnamed_reader)),
+        ("A16", rest.without_return),
+        ("A17", rest.unnamed_reader),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;
@@ -1364,7 +1424,7 @@ fn report<A: Arch>(
         assumptions,
         changes,
         routine_rows: found.routine_rows,
-        moved_stack_rows: walked.iter().map(|w| w.moved_stack_rows).sum(),
+        moved_stack_rows: rest.moved_stack_rows,
         asks_for_huge_pages,
         file_failure_count,
         file_failures: found.file,
@@ -1379,12 +1439,8 @@ fn has_changed(walked: &Walked, kind: ChangeKind) -> bool {
     count.is_some_and(|count| *count > 0)
 }
 
-/// How many instructions were changed, by kind; kinds that there are none of are left out.
-fn changes(cx: &Context<'_>, walked: &[Walked]) -> Vec<Changed> {
-    // Most have none.
-    let changed = (0..).zip(walked);
-    let changed = changed.filter(|(_, w)| w.changes.iter().any(|count| *count > 0));
-    let changed: Vec<(FuncId, &Walked)> = changed.collect();
+/// How many instructions of functions that have such were changed, by kind; kinds that there are none of are left out.
+fn changes(cx: &Context<'_>, changed: &[(FuncId, &Walked)]) -> Vec<Changed> {
     // In new code that stands for several functions each change is there once.
     let folded = |id: FuncId| cx.function(id).is_some_and(|f| f.folded.is_some());
     let of = |kind: ChangeKind| {

@@ -155,6 +155,20 @@ where
 
 impl Footprint {
     pub(crate) fn join(&mut self, other: &Footprint) {
+        self.join_shared(other);
+        other.noted.iter().for_each(|at| add(&mut self.noted, *at));
+        other
+            .called
+            .iter()
+            .for_each(|at| add(&mut self.called, *at));
+        other.asked.iter().for_each(|at| add(&mut self.asked, *at));
+        other.masks.iter().for_each(|m| add(&mut self.masks, *m));
+        let callers = other.callers.iter();
+        callers.for_each(|at| add(&mut self.callers, *at));
+    }
+
+    /// The same without what each function has of its own: counters of calls.
+    pub(crate) fn join_shared(&mut self, other: &Footprint) {
         if let Some((start, end)) = other.written {
             self.write(start, end);
         }
@@ -165,15 +179,6 @@ impl Footprint {
             .for_each(|at| add(&mut self.trusted, *at));
         let routines = other.routines.iter();
         routines.for_each(|of| add(&mut self.routines, *of));
-        other.noted.iter().for_each(|at| add(&mut self.noted, *at));
-        other
-            .called
-            .iter()
-            .for_each(|at| add(&mut self.called, *at));
-        other.asked.iter().for_each(|at| add(&mut self.asked, *at));
-        other.masks.iter().for_each(|m| add(&mut self.masks, *m));
-        let callers = other.callers.iter();
-        callers.for_each(|at| add(&mut self.callers, *at));
         self.own |= other.own;
     }
     fn write(&mut self, start: u64, end: u64) {

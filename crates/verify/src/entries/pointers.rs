@@ -9,7 +9,7 @@ use crate::files::bytes::{u32_in, u64_in};
 use crate::files::claim::Range;
 use crate::files::elf;
 use crate::proof::described;
-use crate::proof::visible::{Extents, Visible};
+use crate::proof::visible::{self, Extents, Visible};
 use crate::report::{Check, Failure};
 
 impl<A: Entries> Proof<'_, A> {
@@ -100,7 +100,7 @@ impl<A: Entries> Proof<'_, A> {
 
     /// Pointers may lead to a counter only where the program cannot notice; see [`crate::proof::visible`].
     pub(super) fn seen(&mut self, visible: &Visible, code: &[Range]) {
-        let extents = Extents::new(self.input, &self.unwind, &self.starts, code);
+        let extents = Extents::new(visible::named(self.input), &self.unwind, &self.starts, code);
         let input = self.input;
         let failed = postlink_parallel::filter_map(&self.pointed, |&(from, to)| {
             let why = || extents.why_not::<A>(input, visible, from, to);

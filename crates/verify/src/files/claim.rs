@@ -241,11 +241,16 @@ impl<'d> Claim<'d> {
             functions,
         };
         claim.resolve_folded()?;
-        claim.check_disjoint("old", |f| f.old.iter().map(Range::numbers).collect())?;
-        claim.check_disjoint("new", |f| match f.folded {
-            None => f.new.iter().map(Range::numbers).collect(),
-            Some(_) => SmallVec::new(),
-        })?;
+        let (old, new) = postlink_parallel::join(
+            || claim.check_disjoint("old", |f| f.old.iter().map(Range::numbers).collect()),
+            || {
+                claim.check_disjoint("new", |f| match f.folded {
+                    None => f.new.iter().map(Range::numbers).collect(),
+                    Some(_) => SmallVec::new(),
+                })
+            },
+        );
+        old.and(new)?;
         Ok(claim)
     }
 

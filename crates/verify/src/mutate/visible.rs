@@ -10,7 +10,7 @@ use crate::context::code_ranges;
 use crate::files::bytes::u64_in;
 use crate::files::elf::{self, SHT_DYNSYM, SHT_RELA, SHT_SYMTAB, SYM_SIZE};
 use crate::files::unwind::Table;
-use crate::proof::visible::{Extents, keeps_low_bits};
+use crate::proof::visible::{self, Extents, keeps_low_bits};
 
 impl Faults<'_> {
     pub(super) fn visible_edits(&self, kind: Kind) -> Vec<Edit> {
@@ -36,7 +36,7 @@ impl Faults<'_> {
             .collect();
         starts.sort_unstable();
         starts.dedup();
-        let extents = Extents::new(&self.input, &unwind, &starts, &code);
+        let extents = Extents::new(visible::named(&self.input), &unwind, &starts, &code);
         let bare = |start| {
             if self.arm {
                 extents.is_bare_in_front::<AArch64>(&self.input, start)

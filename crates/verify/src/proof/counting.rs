@@ -19,6 +19,9 @@ use rustc_hash::FxHashMap;
 /// Memory in front of the first thread's counters that belongs to the start-up code.
 const PRIVATE: u64 = 0x8000;
 
+/// Functions whose footprints one thread joins.
+const PART: usize = 1 << 12;
+
 /// Calls are sampled where these bits of their number are zero.
 const PERIOD: u64 = 63;
 /// The type of the note that says which calls of the output are which of the input.
@@ -75,11 +78,16 @@ pub(crate) fn judge<A: Arch>(
     known: Known<'_>,
     found: &mut Findings,
 ) -> Unwound {
+    let parts = postlink_parallel::map_parts(walked.len(), PART, |part| {
+        let mut all = Footprint::default();
+        for w in walked.get(part).unwrap_or(&[]) {
+            all.join_shared(w.footprint());
+            all.own |= w.touches_own;
+        }
+        all
+    });
     let mut all = Footprint::default();
-    for w in walked {
-        all.join(w.footprint());
-        all.own |= w.touches_own;
-    }
+    parts.iter().for_each(|part| all.join_shared(part));
     counters_of_calls::<A>(cx, walked, found);
     let unwound = rows_of_routines::<A>(cx, &all, walked, known, found);
     let mut fail = |text: String| found.file.push(Failure::new(Check::Counting, text));

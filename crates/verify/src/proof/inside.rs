@@ -63,8 +63,10 @@ pub(crate) fn search<A: Arch>(cx: &Context<'_>) -> Found {
     if cx.fixed() {
         all.join(search.words());
     }
+    let hulls = hulls(cx);
     all.join_all(postlink_parallel::map_range(cx.functions.len(), |id| {
-        search.own_tables::<A>(id as FuncId)
+        let hull = hulls.get(id).copied().unwrap_or_default();
+        search.own_tables::<A>(id as FuncId, hull)
     }));
     all
 }
@@ -167,6 +169,23 @@ pub(crate) fn uncovered(cx: &Context<'_>, covered: &[Range]) -> Vec<Range> {
         }
     }
     rest
+}
+
+/// By function: what was overwritten of it is not in front of the first of these addresses, nor behind the second.
+fn hulls(cx: &Context<'_>) -> Vec<Range<InputAddr>> {
+    let mut hulls: Vec<Range<InputAddr>> = vec![Range::default(); cx.functions.len()];
+    for (r, id) in cx.interiors.ranges() {
+        if let Some(hull) = hulls.get_mut(id as usize) {
+            let is_first = hull.end == InputAddr::default();
+            hull.start = if is_first {
+                r.start
+            } else {
+                hull.start.min(r.start)
+            };
+            hull.end = hull.end.max(r.end);
+        }
+    }
+    hulls
 }
 
 struct Search<'c, 'd> {
@@ -435,8 +454,8 @@ impl Search<'_, '_> {
         found
     }
 
-    /// Tables that a function may use.
-    fn own_tables<A: Arch>(&self, id: FuncId) -> Found {
+    /// Tables that a function may use; `hull`: see [`hulls`]. Nearly all that could be entries lead out of that.
+    fn own_tables<A: Arch>(&self, id: FuncId, hull: Range<InputAddr>) -> Found {
         let mut found = Found::default();
         let f = self.cx.function(id);
         let Some(f) = f.filter(|f| !f.falls_back.is_empty() || !f.tables.is_empty()) else {
@@ -476,7 +495,8 @@ impl Search<'_, '_> {
                         bases.map(move |base| base.wrapping_add(value << shift))
                     });
                     for to in targets {
-                        if self.cx.interiors.owner(InputAddr::new(to)) == Some(id) {
+                        let at = InputAddr::new(to);
+                        if hull.contains(at) && self.cx.interiors.owner(at) == Some(id) {
                             found.hits.push((id, place, to, "the table's entry"));
                         }
                     }

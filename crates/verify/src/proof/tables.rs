@@ -32,6 +32,9 @@ use crate::proof::data::KeptRelocs;
 use crate::report::{Check, Failure};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+/// Places that one thread looks at, or some more.
+const PART: usize = 1 << 10;
+
 /// Explains the four-byte differences in `found.words` by the bases in `found.bases`; what is left becomes failures.
 pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &mut Findings) {
     found.words.sort_unstable();
@@ -60,25 +63,47 @@ pub(crate) fn explain<A: Arch>(cx: &Context<'_>, kept: &KeptRelocs<'_>, found: &
             _ => places.push((base, owner.is_some(), number)),
         }
     }
-    let mut numbers = Numbers::<A>::default();
-    let mut i = 0;
-    while let Some(&(base, owned, _)) = places.get(i) {
-        let after = |j: usize| places.get(j).map_or(u64::MAX, |b| b.0);
-        i += 1;
-        if !owned || read.binary_search(&base).is_ok() {
-            continue;
-        }
-        let width = match kept.kind_at(base) {
-            Some(Some(kind)) if kind == A::DISTANCE_8 => 8,
-            _ => 4,
-        };
-        let table = Table { base, width };
-        while let Some(&(number, _, true)) = places.get(i)
-            && numbers.is_none(cx, table, number, after(i + 1), &words)
+    // A place that is not known by numbers alone is where a table begins, whatever is in front of it.
+    let begins = |i: &usize| places.get(*i).is_none_or(|place| !place.2);
+    let cuts = (0..places.len()).step_by(PART);
+    let cuts = cuts.filter_map(|cut| (cut..=places.len()).find(|i| cut == 0 || begins(i)));
+    let mut cuts: Vec<usize> = cuts.chain([places.len()]).collect();
+    cuts.dedup();
+    let parts = postlink_parallel::map_range(cuts.len().saturating_sub(1), |part| {
+        let end = cuts.get(part + 1).copied().unwrap_or(0);
+        let mut numbers = Numbers::<A>::default();
+        let mut part_found = (Findings::default(), Vec::new());
+        let mut i = cuts.get(part).copied().unwrap_or(end);
+        while i < end
+            && let Some(&(base, owned, _)) = places.get(i)
         {
+            let after = |j: usize| places.get(j).map_or(u64::MAX, |b| b.0);
             i += 1;
+            if !owned || read.binary_search(&base).is_ok() {
+                continue;
+            }
+            let width = match kept.kind_at(base) {
+                Some(Some(kind)) if kind == A::DISTANCE_8 => 8,
+                _ => 4,
+            };
+            let table = Table { base, width };
+            while let Some(&(number, _, true)) = places.get(i)
+                && numbers.is_none(cx, table, number, after(i + 1), &words)
+            {
+                i += 1;
+            }
+            let (found, explains) = &mut part_found;
+            table.explain(cx, after(i), &words, explains, found);
         }
-        table.explain(cx, after(i), &words, &mut explained, found);
+        part_found
+    });
+    for (part, explains) in parts {
+        found.append(part);
+        for index in explains {
+            if let Some(done) = explained.get_mut(index) {
+                *done = 0xf;
+            }
+        }
     }
     for (&(at, old, new), _) in words
         .iter()
@@ -270,13 +295,13 @@ impl Table {
         Some((from, OutputAddr::new(target(cx.output)?)))
     }
 
-    /// Explains what changed in the table, which ends before `next`.
+    /// Explains what changed in the table, which ends before `next`: `explains` are indices of `words`.
     fn explain(
         self,
         cx: &Context<'_>,
         next: u64,
         words: &[(u64, u32, u32)],
-        explained: &mut [u8],
+        explains: &mut Vec<usize>,
         found: &mut Findings,
     ) {
         let Table { base, width } = self;
@@ -303,10 +328,7 @@ impl Table {
                     return;
                 }
                 for word in (at..at + width).step_by(4) {
-                    let index = words.binary_search_by_key(&word, |w| w.0).ok();
-                    if let Some(done) = index.and_then(|i| explained.get_mut(i)) {
-                        *done = 0xf;
-                    }
+                    explains.extend(words.binary_search_by_key(&word, |w| w.0));
                 }
             }
             at += width;

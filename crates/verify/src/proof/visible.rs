@@ -191,22 +191,28 @@ pub(crate) struct Extents<'a> {
     unwound: Vec<(u64, u64)>,
 }
 
+/// Where functions with symbols that have sizes begin and end, and whether a compiler split them off; ascending.
+pub(crate) fn named(input: &Elf<'_>) -> Vec<(u64, u64, bool)> {
+    let wanted = |s: &Symbol<'_>| s.is_function() && s.section != 0 && s.size > 0;
+    let [symbols, dynamic] = [SHT_SYMTAB, SHT_DYNSYM].map(|t| input.symbols_if(t, wanted));
+    let all = symbols.chain(dynamic).map(|s| {
+        // Few names have a point, which is quickly seen.
+        let is_part = s.name.contains(&b'.') && s.name.windows(5).any(|w| w == b".cold");
+        (s.value, s.value.saturating_add(s.size), is_part)
+    });
+    let mut named: Vec<(u64, u64, bool)> = all.collect();
+    named.par_sort_unstable();
+    named
+}
+
 impl<'a> Extents<'a> {
+    /// `named`: what [`named`] gives of the input.
     pub(crate) fn new(
-        input: &Elf<'_>,
+        named: Vec<(u64, u64, bool)>,
         unwind: &Table<'_>,
         starts: &'a [u64],
         code: &'a [Range],
     ) -> Self {
-        let wanted = |s: &Symbol<'_>| s.is_function() && s.section != 0 && s.size > 0;
-        let [symbols, dynamic] = [SHT_SYMTAB, SHT_DYNSYM].map(|t| input.symbols_if(t, wanted));
-        let all = symbols.chain(dynamic).map(|s| {
-            // Few names have a point, which is quickly seen.
-            let is_part = s.name.contains(&b'.') && s.name.windows(5).any(|w| w == b".cold");
-            (s.value, s.value.saturating_add(s.size), is_part)
-        });
-        let mut named: Vec<(u64, u64, bool)> = all.collect();
-        named.par_sort_unstable();
         let unwound = unwind.fdes.iter().filter(|f| f.end > f.start);
         let mut unwound: Vec<(u64, u64)> = unwound.map(|f| (f.start, f.end)).collect();
         if !unwound.is_sorted() {

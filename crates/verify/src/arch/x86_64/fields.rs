@@ -9,28 +9,55 @@ use crate::addr::InputAddr;
 use crate::arch::MaybeField;
 use std::ops::Range;
 
-/// By two bytes, the second of which is the higher: whether they are to be looked at.
-type Pairs = [u64; 1 << 10];
+/// An instruction that has no field.
+const NOP: u8 = 0x90;
 
-/// What a field of four bytes may be behind.
-const FIELDS: Pairs = pairs(false);
+/// Places that are looked at together.
+const CHUNK: usize = 64;
 
-/// The same, and what else may be something.
-const ALL: Pairs = pairs(true);
-
-const fn pairs(all: bool) -> Pairs {
-    let mut t = [0; 1 << 10];
-    let mut pair = 0usize;
-    while pair < 1 << 16 {
-        let (before, last) = ((pair & 0xff) as u8, (pair >> 8) as u8);
-        let other =
-            may_be_loaded(before, last) || may_be_indirect(before, last) || last == OWN_SEGMENT;
-        if may_be_branch(before, last) || is_relative(last) || all && other {
-            t[pair >> 6] |= 1 << (pair & 63);
-        }
-        pair += 1;
+/// Of a chunk of places, a bit for each whose byte, behind the one in front of it, may be of interest: all that
+/// [`last`] looks for, and some more. With `all`, what may be something else than a field of four bytes as well. Each
+/// place costs a few operations, which the compiler does for many places at once.
+#[inline]
+fn candidates(before: &[u8; CHUNK], bytes: &[u8; CHUNK], all: bool) -> u64 {
+    if all {
+        candidates_of::<true>(before, bytes)
+    } else {
+        candidates_of::<false>(before, bytes)
     }
-    t
+}
+
+fn candidates_of<const ALL: bool>(before: &[u8; CHUNK], bytes: &[u8; CHUNK]) -> u64 {
+    let mut are = [0u8; CHUNK];
+    for (is, (&before, &last)) in are.iter_mut().zip(before.iter().zip(bytes)) {
+        let branch = (last & 0xfe == 0xe8)
+            | ((before == 0x0f) & (last & 0xf0 == 0x80))
+            | ((before == 0xc7) & (last >= 0xc0));
+        let loaded = last & 0xf8 == 0xb8;
+        let indirect = (before == 0xff) & (last & 0x30 == 0x20);
+        let other = loaded | indirect | (last == OWN_SEGMENT);
+        *is = u8::from(branch | is_relative(last) | (ALL & other));
+    }
+    packed(&are)
+}
+
+/// The bytes behind the first, and for each the one in front of it.
+fn chunk_behind(bytes: &[u8]) -> Option<(&[u8; CHUNK], &[u8; CHUNK])> {
+    let behind = bytes.get(1..)?;
+    Some((bytes.first_chunk()?, behind.first_chunk()?))
+}
+
+/// The lowest bits of bytes, the first of which is the lowest.
+#[inline]
+fn packed(bytes: &[u8; CHUNK]) -> u64 {
+    let (eights, _) = bytes.as_chunks::<8>();
+    let bits = |eight: &[u8; 8]| {
+        // Byte i is added at bit 56 + i, and everything else below or beyond.
+        let spread = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080);
+        spread >> 56
+    };
+    let words = (0..).step_by(8).zip(eights);
+    words.fold(0, |all, (at, eight)| all | bits(eight) << at)
 }
 
 /// Whether these are, or end with, the opcode of a branch with a distance of four bytes. (`xbegin` is `c7 f8`; the
@@ -66,6 +93,31 @@ const fn is_short_branch(opcode: u8) -> bool {
     matches!(opcode, 0x70..=0x7f | 0xe0..=0xe3 | 0xeb)
 }
 
+/// Whether something that is wanted may be behind a pair of bytes, the last of which is in front of `end`.
+fn is_wanted_behind(
+    (before, last): (u8, u8),
+    (code, addr, end): (&[u8], u64, usize),
+    all: bool,
+    is_wanted: impl Fn(MaybeField) -> bool,
+) -> bool {
+    let field = code.get(end..).and_then(<[u8]>::first_chunk);
+    let has_field = field.is_some_and(|field| {
+        let target = addr
+            .wrapping_add(end as u64 + 4)
+            .wrapping_add_signed(i32::from_le_bytes(*field).into());
+        let target = InputAddr::new(target);
+        let forms = before == 0x8d;
+        may_be_branch(before, last) && is_wanted(MaybeField::Branch(target))
+            || is_relative(last) && is_wanted(MaybeField::Operand { target, forms })
+            || all
+                && may_be_loaded(before, last)
+                && is_wanted(MaybeField::Loaded(u32::from_le_bytes(*field).into()))
+    });
+    has_field
+        || all && may_be_indirect(before, last) && is_wanted(MaybeField::IndirectJump)
+        || all && last == OWN_SEGMENT && is_wanted(MaybeField::OwnSegment)
+}
+
 /// See [`Arch::may_have`](crate::arch::Arch::may_have).
 pub(super) fn last(
     code: &[u8],
@@ -73,37 +125,41 @@ pub(super) fn last(
     all: bool,
     is_wanted: impl Fn(MaybeField) -> bool,
 ) -> Option<usize> {
-    // What may be behind a pair of bytes, the last of which is in front of `end`.
-    let is_one = |before: u8, last: u8, end: usize| {
-        let field = code.get(end..).and_then(<[u8]>::first_chunk);
-        let has_field = field.is_some_and(|field| {
-            let target = addr
-                .wrapping_add(end as u64 + 4)
-                .wrapping_add_signed(i32::from_le_bytes(*field).into());
-            let target = InputAddr::new(target);
-            let forms = before == 0x8d;
-            may_be_branch(before, last) && is_wanted(MaybeField::Branch(target))
-                || is_relative(last) && is_wanted(MaybeField::Operand { target, forms })
-                || all
-                    && may_be_loaded(before, last)
-                    && is_wanted(MaybeField::Loaded(u32::from_le_bytes(*field).into()))
-        });
-        has_field
-            || all && may_be_indirect(before, last) && is_wanted(MaybeField::IndirectJump)
-            || all && last == OWN_SEGMENT && is_wanted(MaybeField::OwnSegment)
+    let is_one =
+        |before, last, end| is_wanted_behind((before, last), (code, addr, end), all, &is_wanted);
+    let place = |at: usize| {
+        let &[before, last] = code.get(at - 1..)?.first_chunk()?;
+        is_one(before, last, at + 1).then_some(at)
     };
-    let table = if all { &ALL } else { &FIELDS };
-    let is_there = |(at, pair): &(usize, &[u8])| {
-        let &[before, last] = *pair else {
-            return false;
+    // From the last place to the second, a chunk at a time.
+    let mut end = code.len();
+    while end > 1 {
+        let start = end.saturating_sub(CHUNK).max(1);
+        let mut padded = [NOP; CHUNK + 1];
+        let whole = code.get(start - 1..).and_then(chunk_behind);
+        let (before, bytes) = match whole {
+            Some(whole) => whole,
+            None => {
+                padded
+                    .iter_mut()
+                    .zip(code)
+                    .for_each(|(to, from)| *to = *from);
+                chunk_behind(&padded)?
+            }
         };
-        let pair = usize::from(last) << 8 | usize::from(before);
-        table[pair >> 6] >> (pair & 63) & 1 != 0 && is_one(before, last, at + 2)
-    };
-    let mut pairs = code.windows(2).enumerate();
-    let found = pairs.rfind(is_there).map(|(at, _)| at + 1);
-    let first = || code.first().filter(|first| is_one(0, **first, 1));
-    found.or_else(|| first().map(|_| 0))
+        // Of the first chunk some places may have been in the second.
+        let mut left = candidates(before, bytes, all) & u64::MAX >> (CHUNK - (end - start));
+        while left != 0 {
+            let highest = left.ilog2();
+            left ^= 1 << highest;
+            if let Some(found) = place(start + highest as usize) {
+                return Some(found);
+            }
+        }
+        end = start;
+    }
+    let first = code.first().filter(|first| is_one(0, **first, 1));
+    first.map(|_| 0)
 }
 
 /// See [`Arch::may_branch`](crate::arch::Arch::may_branch).
@@ -154,6 +210,14 @@ mod tests {
             _ => false,
         };
         last(bytes, ADDR, false, is_it).is_some()
+    }
+
+    /// What [`last`] finds, place by place.
+    fn slowly(code: &[u8], all: bool, is_wanted: impl Fn(MaybeField) -> bool) -> Option<usize> {
+        (0..code.len()).rfind(|at| {
+            let before = at.checked_sub(1).map_or(0, |at| code[at]);
+            is_wanted_behind((before, code[*at]), (code, ADDR, at + 1), all, &is_wanted)
+        })
     }
 
     /// Compares what is decoded at the start of `bytes`, and the same behind some other code. Gives whether it has a
@@ -237,6 +301,49 @@ mod tests {
             }
         }
         assert!(some > 100_000, "{some}");
+    }
+
+    #[test]
+    fn the_last_field_of_long_code_is_what_a_look_at_each_place_finds() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u32
+        };
+        // Bytes that fields are behind, often.
+        let frequent = [
+            0xe8, 0xe9, 0x0f, 0x84, 0xc7, 0xf8, 0xc0, 0x05, 0x0d, 0x8d, 0xb8, 0xff, 0xe0, 0x2c,
+            0x65,
+        ];
+        for round in 0..4000u64 {
+            let len = next() as usize % 300;
+            let one_of = 1 + next() % 200;
+            let mut code: Vec<u8> = Vec::new();
+            for _ in 0..len {
+                code.push(match next() % one_of {
+                    0 => frequent[next() as usize % frequent.len()],
+                    _ => 0x90,
+                });
+            }
+            // What is wanted depends on all that is told.
+            let salt = round % 3;
+            let is_wanted = |maybe: MaybeField| match maybe {
+                MaybeField::Branch(at) => at.get() % 3 != salt,
+                MaybeField::Operand { target, forms } => forms || target.get() % 3 == salt,
+                MaybeField::Loaded(number) => number % 2 == salt,
+                MaybeField::IndirectJump => salt == 1,
+                MaybeField::OwnSegment => salt == 2,
+            };
+            for all in [false, true] {
+                assert_eq!(
+                    last(&code, ADDR, all, is_wanted),
+                    slowly(&code, all, is_wanted),
+                    "{code:02x?}"
+                );
+            }
+        }
     }
 
     #[test]
