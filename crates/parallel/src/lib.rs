@@ -48,8 +48,8 @@ fn part_of(count: usize) -> usize {
     count.div_ceil(parts.max(1)).max(1)
 }
 
-/// Cuts items into parts, each with the number of its first item. The second half of the parts has a fifth of the items:
-/// in the end a thread waits for the others no longer than one of those takes.
+/// Cuts items into parts, each with the number of its first item. The second half of the parts has a fifth of the
+/// items: in the end a thread waits for the others no longer than one of those takes.
 fn in_parts<T>(items: &mut [T]) -> impl Iterator<Item = (usize, &mut [T])> {
     let half = (rayon::current_num_threads() * PARTS_PER_THREAD / 2).max(1);
     let (large, small) = items.split_at_mut(items.len() / 5 * 4);
