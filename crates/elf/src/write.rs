@@ -43,6 +43,7 @@ mod segments;
 mod symbols;
 mod written;
 
+pub use output::begin_to_write_out;
 pub use written::{Changes, Written};
 
 use std::collections::{BTreeMap, BTreeSet};

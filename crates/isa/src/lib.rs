@@ -778,6 +778,20 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// Returns the address where it stopped because of an invalid or incomplete instruction, if it did.
     fn sweep(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn) -> bool) -> Option<u64>;
 
+    /// The same to the end of `bytes`, and appends the instructions to a list.
+    fn list(
+        bytes: &[u8],
+        addr: u64,
+        list: &mut Vec<Insn>,
+        mut visit: impl FnMut(&Insn),
+    ) -> Option<u64> {
+        Self::sweep(bytes, addr, |insn| {
+            visit(insn);
+            list.push(*insn);
+            true
+        })
+    }
+
     /// What the instruction reads and overwrites. Calls read every general register and kill the flags.
     fn effects(bytes: &[u8], insn: &Insn) -> Effects;
 

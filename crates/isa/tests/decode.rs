@@ -219,6 +219,27 @@ fn what_cannot_be_kept_or_is_no_instruction_is_refused() {
 }
 
 #[test]
+fn a_list_has_what_a_sweep_visits_and_stops_where_it_does() {
+    // Common instructions and others, and then what is none.
+    let good = "90 e8 10 00 00 00 48 8d 05 00 01 00 00 c5 f8 77 74 02 f3 a4 ff 25 10 00 00 00 c3";
+    for tail in ["", "06", "e8 10"] {
+        let bytes = hex(&format!("{good} {tail}"));
+        let before = X86_64::decode(&hex("0f 0b"), 2).expect("an instruction");
+        let (mut wanted, mut list, mut visited) = (vec![before], vec![before], vec![before]);
+        let swept = X86_64::sweep(&bytes, AT, |insn| {
+            wanted.push(*insn);
+            true
+        });
+        let listed = X86_64::list(&bytes, AT, &mut list, |insn| visited.push(*insn));
+        assert_eq!(listed, swept);
+        assert_eq!(list, wanted);
+        assert_eq!(visited, wanted);
+        assert_eq!(list.len(), 9);
+        assert_eq!(swept, (!tail.is_empty()).then(|| list[8].end()));
+    }
+}
+
+#[test]
 fn a_sweep_says_where_and_why_it_stopped() {
     let bytes = hex("90 e8 00 00 00 00 06 90");
     let mut seen = Vec::new();

@@ -48,6 +48,19 @@ fn part_of(count: usize) -> usize {
     count.div_ceil(parts.max(1)).max(1)
 }
 
+/// Cuts items into parts, each with the number of its first item. The second half of the parts has a fifth of the
+/// items: in the end a thread waits for the others no longer than one of those takes.
+fn in_parts<T>(items: &mut [T]) -> impl Iterator<Item = (usize, &mut [T])> {
+    let half = (rayon::current_num_threads() * PARTS_PER_THREAD / 2).max(1);
+    let (large, small) = items.split_at_mut(items.len() / 5 * 4);
+    let size = |items: usize| items.div_ceil(half).max(1);
+    let sizes = (size(large.len()), size(small.len()));
+    let behind = large.len();
+    let large = (0..).step_by(sizes.0).zip(large.chunks_mut(sizes.0));
+    let small = (behind..).step_by(sizes.1).zip(small.chunks_mut(sizes.1));
+    large.chain(small)
+}
+
 /// What `f` makes of each item.
 ///
 /// ```
@@ -79,10 +92,9 @@ pub fn map_range_with<S, R: Send>(
 ) -> Vec<R> {
     let mut made: Vec<Option<R>> = Vec::with_capacity(count);
     made.resize_with(count, || None);
-    let size = part_of(count);
-    share(made.chunks_mut(size).enumerate(), |(part, made)| {
+    share(in_parts(&mut made), |(first, made)| {
         let mut state = init();
-        for (i, made) in (part * size..).zip(made) {
+        for (i, made) in (first..).zip(made) {
             *made = Some(f(&mut state, i));
         }
     });
@@ -102,10 +114,9 @@ pub fn map_in_turn<R: Send>(count: usize, f: impl Fn(usize) -> R + Sync) -> Vec<
 pub fn map_mut<T: Send, R: Send>(items: &mut [T], f: impl Fn(usize, &mut T) -> R + Sync) -> Vec<R> {
     let mut made: Vec<Option<R>> = Vec::with_capacity(items.len());
     made.resize_with(items.len(), || None);
-    let size = part_of(items.len());
-    let parts = items.chunks_mut(size).zip(made.chunks_mut(size));
-    share(parts.enumerate(), |(part, (items, made))| {
-        for ((i, item), made) in (part * size..).zip(items).zip(made) {
+    let parts = in_parts(items).zip(in_parts(&mut made));
+    share(parts, |((first, items), (_, made))| {
+        for ((i, item), made) in (first..).zip(items).zip(made) {
             *made = Some(f(i, item));
         }
     });

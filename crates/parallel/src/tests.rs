@@ -73,6 +73,26 @@ fn the_first_is_found_whichever_thread_finds_one() {
 }
 
 #[test]
+fn parts_are_all_items_in_their_order_and_the_last_ones_are_small() {
+    on_pools(|| {
+        let threads = rayon::current_num_threads();
+        for count in COUNTS {
+            let mut items: Vec<usize> = (0..count).collect();
+            let parts: Vec<(usize, &mut [usize])> = in_parts(&mut items).collect();
+            assert!(parts.len() <= threads * PARTS_PER_THREAD);
+            assert!(parts.iter().all(|(first, part)| part[0] == *first));
+            assert!(parts.iter().map(|part| part.1.len()).sum::<usize>() == count);
+            assert!(parts.is_sorted_by_key(|part| part.0));
+            if count > 1000 * threads {
+                let len =
+                    |part: Option<&(usize, &mut [usize])>| part.map_or(0, |part| part.1.len());
+                assert!(len(parts.last()) * 3 < len(parts.first()));
+            }
+        }
+    });
+}
+
+#[test]
 fn a_value_of_a_part_is_made_once_for_it() {
     on_pools(|| {
         let made = AtomicUsize::new(0);

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use postlink_elf::elf::{Elf, Symbol, SymbolTable};
 use postlink_elf::raw::{STT_FUNC, STT_GNU_IFUNC};
+use postlink_elf::write::begin_to_write_out;
 use postlink_rewrite::attach::Source;
 use postlink_rewrite::coverage::{CoverageOptions, CoverageReport, prepare_coverage};
 use postlink_rewrite::{
@@ -139,8 +140,10 @@ pub fn instrument(
     phases: &mut Phases,
 ) -> Result<Instrumented> {
     let named = || input.path.display().to_string();
-    let mut job = prepare_instrumented(&input.elf, options, phases).with_context(named)?;
-    let (file, done) = until_proved((input, &[]), &mut *job, target, proof, phases)?;
+    // As in [`optimize_fitted`].
+    let job = prepare_instrumented(&input.elf, options, phases).with_context(named)?;
+    let mut job = ManuallyDrop::new(job);
+    let (file, done) = until_proved((input, &[]), &mut **job, target, proof, phases)?;
     put_in_place(file, target)?;
     Ok(done)
 }
@@ -303,6 +306,9 @@ fn until_proved<R>(
             .with_context(|| input.path.display().to_string())?;
         let has_package = job.has_package();
         let certificate = if job.is_checked(proof.wanted) {
+            if target.exists() {
+                begin_to_write_out(&file);
+            }
             let output = Input::open(&file)?;
             let before = remembered.take();
             let written_package = package.as_deref().filter(|_| has_package);

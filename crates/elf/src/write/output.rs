@@ -382,6 +382,24 @@ impl<'a> Sink<'a> {
     }
 }
 
+/// Has the system begin to write a complete file to its disk, and waits for nothing. Some file systems (ext4, btrfs) do
+/// that when a file is renamed to one that is there, so that a crash leaves one of the two, and let who renames it wait
+/// until all of it is on its way. Nothing depends on it.
+pub fn begin_to_write_out(path: &Path) {
+    #[cfg(target_os = "linux")]
+    if let Ok(file) = File::open(path) {
+        std::thread::spawn(move || {
+            use std::os::fd::AsRawFd;
+            // SAFETY: the file is open, and nothing else is told. It is sound for any file.
+            unsafe {
+                libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE);
+            }
+        });
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = path;
+}
+
 #[cfg(unix)]
 pub(super) fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, into, at)

@@ -2,7 +2,7 @@
 //!
 //! A rewriter looks at every instruction of a program several times, and nine of ten have one of few shapes:
 //! at most one of the prefixes `64`, `66`, `f2`, `f3`, a REX prefix, an opcode of one byte or of two beginning with
-//! `0f`, a ModRM byte. [`Shape`] is what such bytes say; [`decode`] makes an [`Insn`] of it and [`effects`]
+//! `0f`, a ModRM byte. [`Shape`] is what such bytes say; [`decode_into`] makes an [`Insn`] of it and [`effects`]
 //! what it reads and overwrites. Both say `None` to everything else, which is left to iced-x86, and must
 //! agree with that wherever they do answer: tests compare them for every prefix, opcode and ModRM byte.
 //!
@@ -304,11 +304,11 @@ impl Shape {
     }
 }
 
-/// Decodes a common instruction; see [`crate::Decode::decode`].
+/// Decodes a common instruction; see [`crate::Decode::decode`]. If it says `None`, `insn` is of no use.
 #[inline(always)]
-pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+pub fn decode_into(bytes: &[u8], addr: u64, insn: &mut Insn) -> Option<()> {
     let shape = Shape::of(bytes)?;
-    let mut insn = Insn {
+    *insn = Insn {
         addr,
         len: shape.len,
         flow: Flow::Next,
@@ -342,7 +342,7 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
                         target,
                     },
                 };
-                return Some(insn);
+                return Some(());
             }
             0xc3 => insn.flow = Flow::Return,
             0xcc | 0x10b => insn.flow = Flow::Stop,
@@ -367,7 +367,7 @@ pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
         });
         insn.traits.forms_address = shape.opcode == 0x8d;
     }
-    Some(insn)
+    Some(())
 }
 
 /// Flags that arithmetic sets.
@@ -734,6 +734,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
+        let mut insn = full::NOTHING;
+        decode_into(bytes, addr, &mut insn).map(|()| insn)
     }
 
     #[test]

@@ -41,38 +41,71 @@ pub const MAX_LEN: usize = 15;
 
 /// Decodes one instruction; see [`crate::Decode::decode`].
 pub fn decode(bytes: &[u8], addr: u64) -> Option<Insn> {
-    common::decode(bytes, addr).or_else(|| decode_fully(bytes, addr))
+    let mut insn = NOTHING;
+    decode_into(bytes, addr, &mut insn).map(|()| insn)
+}
+
+/// The same, to where the instruction stays: a copy of it would be made by wide loads, each of which waits until the
+/// narrow stores are through that wrote the instruction just before.
+#[inline(never)]
+fn decode_into(bytes: &[u8], addr: u64, insn: &mut Insn) -> Option<()> {
+    match common::decode_into(bytes, addr, insn) {
+        Some(()) => Some(()),
+        None => decode_fully_into(bytes, addr, insn),
+    }
 }
 
 /// The same by the full decoder alone.
+#[cfg(test)]
 pub(super) fn decode_fully(bytes: &[u8], addr: u64) -> Option<Insn> {
+    let mut insn = NOTHING;
+    decode_fully_into(bytes, addr, &mut insn).map(|()| insn)
+}
+
+#[inline(never)]
+fn decode_fully_into(bytes: &[u8], addr: u64, insn: &mut Insn) -> Option<()> {
     let bytes = &bytes[..bytes.len().min(MAX_LEN)];
     let mut decoder = Decoder::with_ip(64, bytes, addr, OPTIONS);
     let instruction = decoder.decode();
-    let mut insn = NOTHING;
-    classify(
-        &SPECIAL,
-        &decoder,
-        &instruction,
-        bytes.get(..instruction.len())?,
-        addr,
-        &mut insn,
-    )?;
-    Some(insn)
+    let bytes = bytes.get(..instruction.len())?;
+    classify(&SPECIAL, &decoder, &instruction, bytes, addr, insn)
 }
 
 /// Decodes one instruction after the other; see [`crate::Decode::sweep`].
 pub fn sweep(bytes: &[u8], addr: u64, mut visit: impl FnMut(&Insn) -> bool) -> Option<u64> {
+    let mut insn = NOTHING;
     let mut at = 0;
     while at < bytes.len() {
         let here = addr.wrapping_add(at as u64);
-        let Some(insn) = decode(&bytes[at..], here) else {
+        if decode_into(&bytes[at..], here, &mut insn).is_none() {
             return Some(here);
-        };
+        }
         at += usize::from(insn.len);
         if !visit(&insn) {
             return None;
         }
+    }
+    None
+}
+
+/// Decodes one instruction after the other into a list; see [`crate::Decode::list`].
+pub fn list(
+    bytes: &[u8],
+    addr: u64,
+    list: &mut Vec<Insn>,
+    mut visit: impl FnMut(&Insn),
+) -> Option<u64> {
+    let mut at = 0;
+    while at < bytes.len() {
+        let here = addr.wrapping_add(at as u64);
+        list.push(NOTHING);
+        let insn = list.last_mut()?; // It is there.
+        if decode_into(&bytes[at..], here, insn).is_none() {
+            list.pop();
+            return Some(here);
+        }
+        at += usize::from(insn.len);
+        visit(insn);
     }
     None
 }
@@ -84,7 +117,7 @@ pub(super) fn decode_iced(bytes: &[u8], addr: u64) -> Option<Instruction> {
 }
 
 /// What an [`Insn`] is before anything is known of it.
-const NOTHING: Insn = Insn {
+pub(super) const NOTHING: Insn = Insn {
     addr: 0,
     len: 0,
     flow: Flow::Next,

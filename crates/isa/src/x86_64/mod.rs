@@ -126,6 +126,15 @@ impl Decode for X86_64 {
         decode::sweep(bytes, addr, visit)
     }
 
+    fn list(
+        bytes: &[u8],
+        addr: u64,
+        list: &mut Vec<Insn>,
+        visit: impl FnMut(&Insn),
+    ) -> Option<u64> {
+        decode::list(bytes, addr, list, visit)
+    }
+
     fn effects(bytes: &[u8], insn: &Insn) -> Effects {
         effects::effects(bytes, insn)
     }

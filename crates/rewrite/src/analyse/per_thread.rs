@@ -16,6 +16,7 @@
 //! count in one file lose nothing.
 
 use postlink_isa::{Effects, Flow, Forks, Insn, Isa, RegSet};
+use rayon::slice::ParallelSliceMut;
 use smallvec::SmallVec;
 
 use super::uncovered;
@@ -110,7 +111,7 @@ impl Survey {
                 _ => {}
             }
         }
-        jumps.sort_unstable();
+        jumps.par_sort_unstable();
         Survey { suspects, jumps }
     }
 

@@ -235,11 +235,7 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
             let bytes = program.elf.bytes_at(start, end - start);
             let bytes = bytes.ok_or(Pin::NotInstructions)?;
             let from = insns.len();
-            let stopped = I::sweep(bytes, start, |i| {
-                seen.add(i);
-                insns.push(*i);
-                true
-            });
+            let stopped = I::list(bytes, start, insns, |i| seen.add(i));
             if stopped.is_some() || insns.len() == from {
                 return Err(Pin::NotInstructions);
             }
