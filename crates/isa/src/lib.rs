@@ -1157,6 +1157,9 @@ pub trait Counters: Encode {
     /// where it is no different.
     fn has_atomic_one(bytes: &[u8]) -> bool;
 
+    /// Whether code has an exclusive load, as processors without the instructions of [`CounterMode::AtomicOne`] need.
+    fn has_exclusive_load(bytes: &[u8]) -> bool;
+
     /// Length of what [`Counters::put_counter`] appends for the same arguments.
     fn counter_len(mode: CounterMode, live: RegSet) -> usize;
 

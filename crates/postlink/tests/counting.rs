@@ -13,6 +13,7 @@ use postlink_verify::mutate::{Faults, Kind};
 mod support;
 use support::done;
 use support::folder::Folder;
+use support::is_installed;
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
 
@@ -266,4 +267,51 @@ fn pointers_that_begin_with_imported_functions_may_hold_others_later() {
             assert_eq!(found, 1, "{flags:?}: {from} to {to} in {records}");
         }
     }
+}
+
+/// Compilers' helpers for atomic operations ask what the processor has. In a stripped program they have no names, and
+/// were taken for code that relies on the instructions they have for newer ones: counters had those, and the program
+/// ended with SIGILL on a Cortex-A53.
+#[test]
+fn counters_of_a_stripped_program_run_where_its_helpers_for_atomic_operations_do() {
+    const THREADS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static long sum;
+static void *add(void *by) {
+  for (int i = 0; i < 1000; i++) __atomic_fetch_add(&sum, (long)by, __ATOMIC_SEQ_CST);
+  return 0;
+}
+int main(void) {
+  pthread_t threads[2];
+  for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, add, (void *)(i + 1));
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+  printf("%ld\n", sum);
+}
+"#;
+    let (compiler, emulator) = ("aarch64-linux-gnu-gcc", "qemu-aarch64");
+    if !is_installed(compiler) || !is_installed(emulator) {
+        return;
+    }
+    let folder = Folder::new();
+    let source = folder.path("threads.c");
+    std::fs::write(&source, THREADS).expect("it can be written");
+    let app = folder.path("app");
+    let made = Command::new(compiler)
+        .args(["-O2", "-s", "-pthread", "-o"])
+        .args([&app, &source])
+        .status();
+    assert!(made.expect("a compiler").success());
+    let run = |program: &str| {
+        let said = Command::new(emulator)
+            .args(["-cpu", "cortex-a53", "-L", "/usr/aarch64-linux-gnu"])
+            .arg(folder.path(program))
+            .env("POSTLINK_PROFILE", folder.path("run.plraw"))
+            .output()
+            .expect("an emulator");
+        (said.status.code(), said.stdout)
+    };
+    assert_eq!(run("app"), (Some(0), b"3000\n".to_vec()));
+    folder.postlink(&["instrument", "app", "-o", "counting"]);
+    assert_eq!(run("counting"), (Some(0), b"3000\n".to_vec()));
 }

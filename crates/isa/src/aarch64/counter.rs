@@ -66,6 +66,16 @@ pub fn has_atomic_one(bytes: &[u8]) -> bool {
     })
 }
 
+/// See [`crate::Encode::has_exclusive_load`].
+pub fn has_exclusive_load(bytes: &[u8]) -> bool {
+    bytes.chunks_exact(4).any(|word| {
+        let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        // `caspa` has the place of pairs of bytes and half-words.
+        let is_casp = word & 0x8020_0000 == 0x0020_0000;
+        word & 0x3fc0_0000 == 0x0840_0000 && !is_casp
+    })
+}
+
 /// Length of what [`put_counter`] appends; the table above.
 pub fn counter_len(mode: CounterMode, live: RegSet) -> usize {
     let (_, saved) = registers(mode, live);

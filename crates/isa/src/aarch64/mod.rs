@@ -378,6 +378,10 @@ impl Counters for AArch64 {
         counter::has_atomic_one(bytes)
     }
 
+    fn has_exclusive_load(bytes: &[u8]) -> bool {
+        counter::has_exclusive_load(bytes)
+    }
+
     fn counter_len(mode: CounterMode, live: RegSet) -> usize {
         counter::counter_len(mode, live)
     }

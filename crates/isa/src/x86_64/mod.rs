@@ -369,6 +369,10 @@ impl Counters for X86_64 {
         false
     }
 
+    fn has_exclusive_load(_: &[u8]) -> bool {
+        false
+    }
+
     fn counter_len(mode: CounterMode, live: RegSet) -> usize {
         counter::counter_len(mode, live)
     }

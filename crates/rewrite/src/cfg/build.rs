@@ -88,18 +88,30 @@ pub fn build_for_now<I: Isa>(
     insns.clear();
     pieces.clear();
     leaders.clear();
-    let code = FunctionCode::read::<I>(program, function, insns, pieces)?;
+    let mut code = FunctionCode::read::<I>(program, function, insns, pieces)?;
     let tables = relative_tables(&code);
     collect_leaders(&code, &tables, leaders, marks);
-    let (own_tables, own_bases) = own_tables::find::<I>(&code);
-    let inside = own_tables.iter().flat_map(|t| &t.entries);
-    let known = leaders.len();
-    leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
-    if leaders.len() > known {
-        sort(leaders);
-    }
-    let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders);
-    let jumps = jumps.map_err(|unresolved| unresolved.pin)?;
+    let (own_tables, own_bases, jumps) = loop {
+        let (own_tables, own_bases) = own_tables::find::<I>(&code);
+        let inside = own_tables.iter().flat_map(|t| &t.entries);
+        let known = leaders.len();
+        leaders.extend(inside.filter(|e| e.inside).map(|e| e.target));
+        if leaders.len() > known {
+            sort(leaders);
+        }
+        let jumps = indirect::resolve::<I>(&code, (&tables, &own_tables), leaders);
+        let jumps = jumps.map_err(|unresolved| unresolved.pin)?;
+        // Control that went on in old code comes back there, so fewer tables may be found, and more jumps go on in old
+        // code then.
+        let is_new = |a: &u64| code.from_old.binary_search(a).is_err();
+        if own_tables.is_empty() || !jumps.anchored_targets.iter().any(is_new) {
+            break (own_tables, own_bases, jumps);
+        }
+        code.from_old.extend_from_slice(&jumps.anchored_targets);
+        sort(&mut code.from_old);
+        leaders.clear();
+        collect_leaders(&code, &tables, leaders, marks);
+    };
     if program.refs.kept {
         labels_are_explained(&code, &jumps)?;
     }
@@ -213,6 +225,9 @@ pub(super) struct FunctionCode<'a, 'd> {
     pub faulting: Vec<(u64, u64)>,
     /// Its personality routine is asked about any instruction.
     pub faults: bool,
+    /// Where old code comes back, in whatever state, when an indirect jump has gone on there: places of its code that a
+    /// table may count to, ascending. As far as they are known.
+    pub from_old: Vec<u64>,
 }
 
 impl<'a, 'd> FunctionCode<'a, 'd> {
@@ -257,6 +272,7 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
             landing_pads,
             faulting,
             faults,
+            from_old: Vec::new(),
         })
     }
 

@@ -1010,16 +1010,17 @@ fn make<'d, I: Isa>(
 }
 
 /// Whether the program relies on the instructions of [`CounterMode::AtomicOne`] already. Compilers' helpers
-/// (`__aarch64_ldadd8_relax` …) look before they use them, so those do not count.
+/// (`__aarch64_ldadd8_relax` …) look before they use them, so those do not count. Nor does any other code if some has
+/// exclusive loads: helpers of a stripped program have no names, and who may rely on the one needs no other.
 fn uses_atomic_one<I: Isa>(program: &Program<'_>) -> bool {
-    postlink_parallel::any(program.pieces.len(), |i| {
-        let p = &program.pieces[i];
-        let bytes = program
-            .elf
-            .bytes_at(p.start, p.end - p.start)
-            .unwrap_or_default();
-        I::has_atomic_one(bytes) && !program.name_at(p.start).starts_with("__aarch64_")
-    })
+    let any = |has: fn(&[u8]) -> bool| {
+        postlink_parallel::any(program.pieces.len(), |i| {
+            let p = &program.pieces[i];
+            let bytes = program.elf.bytes_at(p.start, p.end - p.start);
+            has(bytes.unwrap_or_default()) && !program.name_at(p.start).starts_with("__aarch64_")
+        })
+    };
+    any(I::has_atomic_one) && !any(I::has_exclusive_load)
 }
 
 /// Whether the program can make processes that continue in its code.

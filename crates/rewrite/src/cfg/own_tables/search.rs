@@ -19,6 +19,7 @@ impl<'a, 'd> Search<'a, 'd> {
         let mut entered: Vec<u64> = vec![code.ranges[0].0];
         entered.extend_from_slice(&code.function.entries);
         entered.extend_from_slice(&code.landing_pads);
+        entered.extend_from_slice(&code.from_old);
         entered.iter().for_each(|a| lead(*a));
         for i in insns {
             if let Flow::Jump { target }
