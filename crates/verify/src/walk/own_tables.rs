@@ -34,8 +34,7 @@
 //! comes in at the entry, at labels and where other functions lead to, at landing pads, and by returns, which are
 //! behind calls; at all but the last nothing is known. So where another function leads to is a root of this one's
 //! lock step even if it is a pair already. The new tables' own edges are among those that are followed, so each may
-//! rest on the others. What none of all these leads to, as the cases of a jump that goes on in old code, is not
-//! executed.
+//! rest on the others.
 //!
 //! Inserted code changes nothing that the program reads, as is shown elsewhere: it is passed over.
 //!
@@ -413,11 +412,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         if own.loads.is_empty() && own.labels.is_empty() && own.bases.is_empty() {
             return Ok(());
         }
-        let (shown, assumed) = match self.shown() {
-            Ok(shown) => shown,
-            // A load where nobody comes to is shown as if somebody did.
-            Err(_) if self.enter_what_is_not_followed() => self.shown()?,
-            Err(failure) => return Err(failure),
+        self.enter_what_is_not_followed();
+        // What holds without an assumption does not rest on it.
+        let (shown, assumed) = match self.data_flow(Assumed::default()) {
+            Ok(shown) => (shown, Assumed::default()),
+            Err(_) => self.assuming()?,
         };
         self.out.kept_by_calls = assumed.kept;
         self.out.without_return = assumed.no_return;
@@ -550,18 +549,9 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         A::decode(self.new_bytes(at)?.0, at.get())
     }
 
-    /// What data flow shows, and what is assumed for it: what holds without an assumption does not rest on it.
-    fn shown(&self) -> Result<(Shown, Assumed), Box<Failure>> {
-        match self.data_flow(Assumed::default()) {
-            Ok(shown) => Ok((shown, Assumed::default())),
-            Err(_) => self.assuming(),
-        }
-    }
-
     /// Instructions of new code that stand for old ones and that what is followed here does not come to: nothing is
-    /// known there. Says whether there are such.
-    fn enter_what_is_not_followed(&mut self) -> bool {
-        let before = self.own.entered.len();
+    /// known there.
+    fn enter_what_is_not_followed(&mut self) {
         let mut seen = FxHashSet::default();
         let entered = self.own.entered.clone();
         self.leaders(&entered, &mut seen);
@@ -578,7 +568,6 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
             }
         }
-        self.own.entered.len() > before
     }
 
     /// Data flow, and what is shown by it.
