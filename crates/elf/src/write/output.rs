@@ -388,7 +388,8 @@ impl<'a> Sink<'a> {
 pub fn begin_to_write_out(path: &Path) {
     #[cfg(target_os = "linux")]
     if let Ok(file) = File::open(path) {
-        std::thread::spawn(move || {
+        // Where no thread can be had, it is done when the file is renamed.
+        let _ = std::thread::Builder::new().spawn(move || {
             use std::os::fd::AsRawFd;
             // SAFETY: the file is open, and nothing else is told. It is sound for any file.
             unsafe {
