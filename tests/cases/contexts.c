@@ -1,4 +1,5 @@
 //# about: coroutines by makecontext and swapcontext: returns on other stacks than calls
+//# all states: aarch64-gcc-static-pie
 //# count produce: 1000
 #include <stdio.h>
 #include <ucontext.h>

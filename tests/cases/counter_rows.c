@@ -1,6 +1,7 @@
 //# about: unwinding from inside of counters that save a register, of recorders of indirect calls, and of routines that they call: every instruction of functions with live flags and no dead register, and of one that calls and jumps through pointers, is interrupted, and frames are listed there
 //# not aarch64: it steps by the trap flag
 //# kinds: gcc-pie gcc-nopie clang-pie gcc-static gcc-so
+//# all states: gcc-static
 //# flags: -fexceptions -fasynchronous-unwind-tables -fno-omit-frame-pointer
 //# build without: -fomit-frame-pointer
 //# moved: by_stack by_frame by_expression in_red_zone by_pointer middle

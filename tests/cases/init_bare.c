@@ -1,5 +1,6 @@
 //# about: a library with no initialiser of any kind
 //# kinds: so
+//# all states: aarch64-gcc-so
 //# flags: -nostartfiles
 //# stdout: 4950
 #include <stdio.h>

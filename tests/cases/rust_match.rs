@@ -1,4 +1,5 @@
 //# about: Rust enums and matches (jump tables), trait objects, closures, iterators, formatting, hash maps, threads with channels
+//# all states: rust-static
 //# build O3: -Copt-level=3 -Ccodegen-units=1
 //# build Os: -Copt-level=s
 //# build lto: -Clto=thin

@@ -273,7 +273,7 @@ fn is_search_table(segment: &Segment) -> bool {
 }
 
 /// Where program headers are with one more, for a search table of what is appended alone. `None` if there is to be
-/// none, or something had to make way for it that would not otherwise.
+/// none, or the table of headers would move to the new segment for it, which kernels before 5.18 do not follow.
 fn with_search_table(
     elf: &Elf<'_>,
     extra: u64,
@@ -286,7 +286,7 @@ fn with_search_table(
         return None;
     }
     let with = room::find(elf, extra + 1, loaded_end, page, options.no_way);
-    (matches!(with, Room::Gap) || with == *room).then_some(with)
+    (with != Room::Elsewhere || with == *room).then_some(with)
 }
 
 /// Whether all program headers are for bytes that are there.
@@ -769,8 +769,7 @@ impl<'d> Writer<'d> {
         self.unwind = Some((eh_frame, eh_frame_hdr));
     }
 
-    /// Whether there is space for the program header of [`Writer::add_search_table`], without which nothing had to make
-    /// way for other headers.
+    /// Whether there is space for the program header of [`Writer::add_search_table`].
     pub fn has_search_table(&self) -> bool {
         self.has_search_table
     }

@@ -130,6 +130,11 @@ const AARCH64_KINDS_PER_CASE: usize = 2;
 /// So a case that is for every kind is built in one static kind of this machine, which changes from case to case.
 const STATIC_KINDS_PER_CASE: usize = 1;
 
+/// Whether cases are built in every kind that fits, and go through all states there.
+pub fn every_kind() -> bool {
+    std::env::var_os("POSTLINK_ALL_KINDS").is_some()
+}
+
 /// The kinds that a case is built in. With `POSTLINK_ALL_KINDS` in the environment a case that is for every kind is
 /// built in every one.
 pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
@@ -138,8 +143,10 @@ pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
         .iter()
         .partition(|kind| kind.target == Target::Host);
     let also = |chosen: Vec<Kind>| {
-        let asked = |kind: &&Kind| case.also.iter().any(|name| name == kind.name);
-        let more = cross.iter().filter(asked).copied();
+        let named = case.also.iter().chain(&case.all_states);
+        let named: Vec<&String> = named.collect();
+        let asked = |kind: &&Kind| named.iter().any(|name| *name == kind.name);
+        let more = host.iter().chain(&cross).filter(asked).copied();
         let mut all = chosen.clone();
         all.extend(more.filter(|kind| chosen.iter().all(|c| c.name != kind.name)));
         all
@@ -148,24 +155,26 @@ pub fn kinds_of(case: &Case, number: usize) -> Vec<Kind> {
         let named = |kind: &&Kind| names.iter().any(|name| kind.answers_to(name));
         // What is named for the host alone goes for the same kinds here.
         let own = names.iter().any(|name| name.starts_with("aarch64"));
-        let (host, named_cross): (Vec<Kind>, Vec<Kind>) = (
+        let (named_host, named_cross): (Vec<Kind>, Vec<Kind>) = (
             host.iter().filter(named).copied().collect(),
             cross.iter().filter(named).copied().collect(),
         );
         return if own {
-            [host, named_cross].concat()
+            [named_host, named_cross].concat()
+        } else if every_kind() {
+            also([named_host, named_cross].concat())
         } else {
-            also([host, some(named_cross, number, AARCH64_KINDS_PER_CASE)].concat())
+            let cross = some(named_cross, number, AARCH64_KINDS_PER_CASE);
+            also([named_host, cross].concat())
         };
     }
-    if std::env::var_os("POSTLINK_ALL_KINDS").is_some() {
-        return [host, cross].concat();
+    if every_kind() {
+        return [&host[..], &cross].concat();
     }
     // A kind that the case excludes takes no turn, and is reported as skipped.
     let fits = |kind: &Kind| !case.not.iter().any(|(word, _)| kind.answers_to(word));
     let fit = cross.iter().copied().filter(fits).collect();
-    let (statics, others): (Vec<Kind>, Vec<Kind>) =
-        host.into_iter().partition(|kind| kind.is_static());
+    let (statics, others): (Vec<Kind>, Vec<Kind>) = host.iter().partition(|kind| kind.is_static());
     let (statics, skipped): (Vec<Kind>, Vec<Kind>) = statics.into_iter().partition(fits);
     let statics = some(statics, number, STATIC_KINDS_PER_CASE);
     let cross = some(fit, number, AARCH64_KINDS_PER_CASE);

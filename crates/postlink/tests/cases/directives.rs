@@ -5,6 +5,7 @@
 //! | `about: TEXT` | what the case is for (required) |
 //! | `kinds: NAME…` | the link kinds it is built for; default: all of its language |
 //! | `also: NAME…` | kinds of AArch64 that it is built for beside the two of its turn |
+//! | `all states: NAME…` | kinds that it is built for, and goes through all states in |
 //! | `not KIND: REASON` | left out of this kind, and listed as skipped with the reason; `KIND` may be `gcc`, `clang`, `aarch64` or a link |
 //! | `flags: …` | for the compiler |
 //! | `link: …` | for the linker's command line, after the objects |
@@ -60,6 +61,7 @@ pub struct Case {
     pub source: PathBuf,
     pub kinds: Option<Vec<String>>,
     pub also: Vec<String>,
+    pub all_states: Vec<String>,
     /// (kind, compiler or link; reason)
     pub not: Vec<(String, String)>,
     pub flags: Vec<String>,
@@ -95,6 +97,13 @@ pub struct Case {
 }
 
 impl Case {
+    /// A number that is another one for most other cases, and the same whatever other cases there are.
+    pub fn number(&self) -> usize {
+        self.name.bytes().fold(0, |hash: usize, b| {
+            hash.wrapping_mul(31).wrapping_add(usize::from(b))
+        })
+    }
+
     /// Reads a source file's directives; an unknown one is an error, so that none is ignored by a typing mistake.
     pub fn read(source: &Path) -> Result<Case, String> {
         let text = fs::read_to_string(source).map_err(|e| format!("{}: {e}", source.display()))?;
@@ -108,6 +117,7 @@ impl Case {
             source: source.to_owned(),
             kinds: None,
             also: vec![],
+            all_states: vec![],
             not: vec![],
             flags: vec![],
             link: vec![],
@@ -156,6 +166,7 @@ impl Case {
                 ("about", "") => about = !value.is_empty(),
                 ("kinds", "") => case.kinds = Some(words()),
                 ("also", "") => case.also = words(),
+                ("all", "states") => case.all_states = words(),
                 ("not", kind) if !kind.is_empty() => {
                     case.not.push((kind.to_owned(), value.to_owned()))
                 }

@@ -12,8 +12,9 @@
 //! do not reach.
 //!
 //! `cargo test -p postlink --test cases -- exceptions` runs the cases whose name holds that word; with
-//! `POSTLINK_ALL_KINDS=1` in every kind ([`build`] says which are left out otherwise). Everything a case has made
-//! is kept when it fails (the message says where), and always when `POSTLINK_KEEP` is set.
+//! `POSTLINK_ALL_KINDS=1` in every kind ([`build`] says which are left out otherwise) and through all states.
+//! Everything a case has made is kept when it fails (the message says where), and always when `POSTLINK_KEEP` is
+//! set.
 
 mod build;
 mod directives;
@@ -29,7 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use build::{Kind, Target};
+use build::{Kind, Target, every_kind};
 use directives::{Build, Case};
 use select::{kinds, kinds_of_language, read_cases, skip_reason};
 use states::Turn;
@@ -94,13 +95,15 @@ fn main() -> ExitCode {
         let name = format!("directives/{index}");
         trials.push((0, Trial::test(name, move || Err(Failed::from(what)))));
     }
-    for (number, case) in cases.iter().enumerate() {
+    for case in &cases {
+        let number = case.number();
         let all = kinds_of_language(case);
         if let Some(unknown) = case
             .kinds
             .iter()
             .flatten()
             .chain(&case.also)
+            .chain(&case.all_states)
             .find(|name| !all.iter().any(|kind| kind.answers_to(name)))
         {
             let what = format!("{}: no link kind '{unknown}'", case.source.display());
@@ -127,11 +130,12 @@ fn main() -> ExitCode {
             .or_else(|| position(|kind| kind.target != Target::Host));
         for (before, (kind, build, skip)) in todo.into_iter().enumerate() {
             let until = until.filter(|_| before > 0);
+            let every = every_kind() || case.all_states.iter().any(|name| name == kind.name);
             let turn = Turn {
-                whole: Some(before) == whole,
-                presets: [whole, elsewhere].contains(&Some(before)),
+                whole: every || Some(before) == whole,
+                presets: every || [whole, elsewhere].contains(&Some(before)),
                 number: before,
-                few: kind.is_static(),
+                few: kind.is_static() && !every,
             };
             trials.push((before, trial(case, kind, build, skip, until, turn)));
         }

@@ -99,7 +99,7 @@ pub fn kinds_of_language(case: &Case) -> &'static [Kind] {
     }
 }
 
-/// The kinds that a case is built in, by its directives and its number among the cases.
+/// The kinds that a case is built in, by its directives and its number.
 pub fn kinds(case: &Case, number: usize) -> Vec<Kind> {
     let mut kinds = build::kinds_of(case, number);
     if let Some(names) = &case.kinds {

@@ -340,8 +340,9 @@ impl<A: Entries> Proof<'_, A> {
         }
         let code = |at: u64| self.output.bytes_from(at).filter(|_| self.is_new(at));
         let goes_on = |at: u64| self.leads(from, at);
-        // A new entry of the dynamic section has no initialiser in its place.
-        let is_code = self.input.load_at(from).is_some_and(|s| s.is_exec());
+        // A new entry of the dynamic section has no initialiser in its place. (Where the headers are loaded with the
+        // code, address 0 is executable.)
+        let is_code = from != 0 && self.input.load_at(from).is_some_and(|s| s.is_exec());
         let next: Option<&dyn Fn(u64) -> bool> = if is_code { Some(&goes_on) } else { None };
         if let Err(why) = routines::starts_up::<A>(&code, next, to) {
             let text = format!(

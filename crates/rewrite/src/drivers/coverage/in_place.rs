@@ -230,7 +230,7 @@ fn put_frames<I: Covers>(
         routines,
     };
     let Some((search, of)) = plan.frames() else {
-        if routines.is_some() && writer.has_search_table() {
+        if writer.has_search_table() {
             return put_own_table::<I>(program, plan, described, writer);
         }
         return Ok(());
@@ -255,7 +255,7 @@ fn put_frames<I: Covers>(
     Ok(())
 }
 
-/// Adds a table for stubs and routines alone, where there is none that could be extended.
+/// Adds a table for stubs, and routines if there are any, where there is none that could be extended.
 fn put_own_table<I: Covers>(
     program: &Program<'_>,
     plan: &Plan,
