@@ -335,17 +335,18 @@ impl<'a> Cutter<'a, '_> {
 }
 
 /// Whether an indirect jump goes to old code: its tables stay what they were if the linker kept no
-/// relocations. What a constant slot holds is a function.
+/// relocations. What a constant slot holds is a function, and what a resolver chooses for one, too.
 fn falls_back(program: &Program<'_>, insn: &Insn) -> bool {
+    let refs = &program.refs;
     let is_inside = |target| program.piece_at(target).is_some_and(|p| p.start != target);
     let leaves = |slot| {
-        program.refs.lasting_import_at(slot).is_some()
-            || program
-                .refs
-                .constant_slot(slot)
+        let target = refs.constant_slot(slot);
+        refs.lasting_import_at(slot).is_some()
+            || target
+                .or_else(|| refs.lasting_resolver_of(slot))
                 .is_some_and(|target| !is_inside(target))
     };
-    !program.refs.kept && !insn.slot().is_some_and(leaves)
+    !refs.kept && !insn.slot().is_some_and(leaves)
 }
 
 /// Notes the fields of an instruction; `anchor`: it forms an address that stays what it is, although it is in

@@ -487,9 +487,7 @@ impl Refs {
     /// such words of the global offset table where a function might have come from another library but did
     /// not (`-fno-plt`, and always in Rust).
     pub fn constant_slot(&self, place: u64) -> Option<u64> {
-        let within =
-            |r: &(u64, u64)| place >= r.0 && r.1.checked_sub(8).is_some_and(|last| place <= last);
-        if !self.constant.iter().any(within)
+        if !self.lasts(place)
             || self.resolved.binary_search(&place).is_ok()
             || self.import_at(place).is_some()
         {
@@ -501,6 +499,11 @@ impl Refs {
             .ok()?;
         let p = &self.pointers[i];
         matches!(p.stored, Stored::Word | Stored::Addend(_)).then_some(p.target)
+    }
+
+    /// The routine that chooses the function that a word holds whenever the program runs.
+    pub fn lasting_resolver_of(&self, place: u64) -> Option<u64> {
+        self.resolver_of(place).filter(|_| self.lasts(place))
     }
 
     /// The routine that chooses what a word holds when the program starts.
