@@ -311,6 +311,11 @@ impl<'a, 'd> FunctionCode<'a, 'd> {
         let inside = self.contains(field.target) && field.target != self.ranges[0].0;
         inside.then_some(field.target)
     }
+
+    /// Whether that is the start of a piece, or control enters there from elsewhere.
+    fn begins(&self, at: u64) -> bool {
+        self.ranges.iter().any(|r| r.0 == at) || self.function.entries.binary_search(&at).is_ok()
+    }
 }
 
 /// Landing pads of all pieces, and the ranges of code where any instruction that faults leads to one.
@@ -440,17 +445,21 @@ fn has_labels(own_tables: &[OwnTable]) -> bool {
 /// Whether something may know an address inside of the function by which it describes the code there: not a label of
 /// a jump that goes on in old code, nor what a table of the function's holds or counts from.
 fn knows_insides(code: &FunctionCode<'_, '_>, cfg: &Cfg, own_tables: &[OwnTable]) -> bool {
-    let labels = &code.function.labels;
+    let formed = code.insns.iter().filter(|_| code.seen.anchors);
+    let formed = formed
+        .filter_map(|insn| code.anchor(insn))
+        .filter(|at| !code.begins(*at));
+    let mut labels = code.function.labels.iter().copied().chain(formed);
     if code.program.visible.describes_insides {
-        return !labels.is_empty();
+        return labels.next().is_some();
     }
-    let explained = |label: &u64| {
+    let explained = |label: u64| {
         let holds = |t: &OwnTable| {
-            t.base == *label || t.is_of_labels() && t.entries.iter().any(|e| e.target == *label)
+            t.base == label || t.is_of_labels() && t.entries.iter().any(|e| e.target == label)
         };
         own_tables.iter().any(holds)
     };
-    cfg.falls_back.is_empty() && !has_labels(own_tables) && !labels.iter().all(explained)
+    cfg.falls_back.is_empty() && !has_labels(own_tables) && !labels.all(explained)
 }
 
 /// The same of numbers in a program at a fixed address: whether none of them may be an address by which something

@@ -108,9 +108,15 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         match (old.field, new.field) {
             (Some(f), Some(g)) => {
+                // The program may form the address of its own end, where counters begin.
+                let counts = match g.kind {
+                    FieldKind::Accesses => true,
+                    FieldKind::Forms => f.target != g.target,
+                    _ => false,
+                };
                 (f.at, f.len) == (g.at, g.len)
                     && (A::equal_around(a, b, &f) || self.numbers(a, b, Some(f)).is_some())
-                    && !(g.kind == FieldKind::Accesses && self.cx.is_counter(g.target))
+                    && !(counts && self.cx.is_counter(g.target))
             }
             (None, None) => {
                 a == b || A::equal_but_offset(a, b) || self.numbers(a, b, None).is_some()
