@@ -1198,10 +1198,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// is assumed.
     fn goes_on_alike(&mut self, q: OutputAddr, p: InputAddr) -> Result<bool, Box<Failure>> {
         let mut chain = SmallVec::new();
-        let State::At(at, old) = self.state(p, &mut chain)? else {
+        let State::At(mut at, mut old) = self.state(p, &mut chain)? else {
             return Ok(false);
         };
-        let old_bytes = self.old_bytes(at).unwrap_or(b"");
+        let mut old_bytes = self.old_bytes(at).unwrap_or(b"");
         let mut here = q;
         for _ in 0..16 {
             let Some((bytes, _)) = self.new_bytes(here) else {
@@ -1220,6 +1220,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                             && A::own_counter(old_bytes).is_none() =>
                 {
                     here += u64::from(new.len);
+                }
+                // Every entry and every place where an exception is caught begins with one.
+                Flow::Next
+                    if old.landing_pad
+                        && new.landing_pad
+                        && same_insn(bytes, old_bytes, usize::from(old.len)) =>
+                {
+                    (at, here) = (at + u64::from(old.len), here + u64::from(new.len));
+                    old_bytes = self.old_bytes(at).unwrap_or(b"");
+                    let Some(next) = A::decode(old_bytes, at.get()) else {
+                        return Ok(true);
+                    };
+                    old = next;
                 }
                 Flow::Next if old.field.is_some() != new.field.is_some() => return Ok(false),
                 _ if old.field.is_none() && new.field.is_none() => {
