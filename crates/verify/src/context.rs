@@ -231,6 +231,12 @@ impl<'a> Context<'a> {
         areas.any(|area| area.contains(addr))
     }
 
+    /// Whether there are counters in so many bytes from an address on.
+    pub(crate) fn has_counters(&self, addr: u64, len: u64) -> bool {
+        let mut areas = self.counts.iter().flat_map(|c| &c.areas);
+        areas.any(|area| area.start < addr.saturating_add(len) && addr < area.end)
+    }
+
     /// Whether an indirect jump may continue in old code: its target is no function for certain.
     pub(crate) fn falls_back(&self, insn: &Insn) -> bool {
         let slot = insn.field.filter(|f| f.kind == FieldKind::Accesses);

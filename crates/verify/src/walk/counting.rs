@@ -39,6 +39,7 @@ use super::{OldState, State, Step, Walk, fail, pages};
 use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::arch::step::flag;
 use crate::arch::{Arch, FieldKind, Flow, Insn, Operand};
+use crate::context::PAGE;
 use crate::files::unwind::RowId;
 use crate::liveness::{Known, Recent, Set, dead};
 use crate::machine::{
@@ -142,7 +143,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         };
         let only_counts = is_counter(bytes) && !counts_itself && self.f.tables.is_empty();
         let matches = !only_counts && self.may_match(state, at);
-        if matches && !A::is_ambiguous(bytes) {
+        if matches && (!A::is_ambiguous(bytes) || self.forms_same_page(state, at, bytes)) {
             return None;
         }
         if A::own_counter(bytes).is_none() {
@@ -199,6 +200,19 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
         }
         Some(end)
+    }
+
+    /// Whether old code at `state` forms the same page as new code at `at`, and it is one without counters.
+    fn forms_same_page(&self, state: &OldState, at: OutputAddr, bytes: &[u8]) -> bool {
+        let State::At(_, old) = *state else {
+            return false;
+        };
+        let page = |insn: &Insn| insn.field.filter(|f| f.kind == FieldKind::Page);
+        let new = self.new_insn(bytes, at);
+        let (Some(old), Some(new)) = (page(&old), new.as_ref().and_then(page)) else {
+            return false;
+        };
+        old.target == new.target && !self.cx.has_counters(new.target, PAGE)
     }
 
     /// Whether new code at `at` is fresh ([`Fresh`]).
