@@ -337,7 +337,7 @@ fn successors<I: Counters>(
             work.extend(inside(target).map(|to| (to, State::new::<I>(false))));
             work.push((next, state));
         }
-        Flow::IndirectCall => work.push((next, state)),
+        Flow::IndirectCall | Flow::Trap => work.push((next, state)),
         Flow::IndirectJump | Flow::Return | Flow::Stop => {}
     }
 }

@@ -53,8 +53,11 @@ pub enum Flow {
     IndirectJump,
     /// Return to the caller.
     Return,
-    /// Control never continues: `ud2`, `hlt`, `int3`, `brk`, `udf`.
+    /// Control never continues: `ud2`, `hlt`, `brk`, `udf`.
     Stop,
+    /// To the next instruction, once a debugger or a signal handler lets the program go on (`int3`). At a function's end
+    /// nothing is expected to.
+    Trap,
 }
 
 /// A condition as the instruction set encodes it. On x86-64: 0..=15, the low bit inverts. On AArch64: the

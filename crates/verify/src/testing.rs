@@ -48,6 +48,13 @@ pub fn x86_64_leaves_stack(bytes: &[u8]) -> bool {
     X86_64::leaves_stack(bytes)
 }
 
+/// Whether for the checker an x86-64 instruction leaves something in a register that bounds an index, or is a table's
+/// address: something that is known of it.
+pub fn x86_64_bounds(bytes: &[u8], register: u8) -> bool {
+    let leaves = X86_64::leaves(bytes, 0x1000);
+    leaves.left.is_some_and(|left| left.0 == register)
+}
+
 /// Where control goes after an AArch64 instruction, by a word, and the address in its field; `None`: the checker
 /// refuses the instruction.
 pub fn aarch64_flow(bytes: &[u8], addr: u64) -> Option<(&'static str, Option<u64>)> {

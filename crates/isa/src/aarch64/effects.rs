@@ -126,7 +126,7 @@ pub fn effects(bytes: &[u8], insn: &Insn) -> Effects {
                 kills: RegSet::EMPTY,
             };
         }
-        Flow::Stop => return EVERYTHING,
+        Flow::Stop | Flow::Trap => return EVERYTHING,
     }
     match word >> 25 & 15 {
         0b1000 | 0b1001 => immediate(word),

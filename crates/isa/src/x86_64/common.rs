@@ -345,7 +345,8 @@ pub fn decode_into(bytes: &[u8], addr: u64, insn: &mut Insn) -> Option<()> {
                 return Some(());
             }
             0xc3 => insn.flow = Flow::Return,
-            0xcc | 0x10b => insn.flow = Flow::Stop,
+            0xcc => insn.flow = Flow::Trap,
+            0x10b => insn.flow = Flow::Stop,
             0xff => match shape.modrm >> 3 & 7 {
                 2 => insn.flow = Flow::IndirectCall,
                 4 => insn.flow = Flow::IndirectJump,

@@ -14,7 +14,8 @@
 //! | `call r/m`, far calls | `IndirectCall` | `field` when the operand is relative to `rip` |
 //! | `jmp r/m`, far jumps | `IndirectJump` | likewise |
 //! | `ret`, `retf`, `iret`, `sysret`, `sysexit`, `uiret`, `eret*`, `rsm` | `Return` | |
-//! | `ud0`, `ud1`, `ud2`, `hlt`, `int3`, `int 0x29` | `Stop` | `int 0x29` is how Windows-style code fails fast |
+//! | `ud0`, `ud1`, `ud2`, `hlt`, `int 0x29` | `Stop` | `int 0x29` is how Windows-style code fails fast |
+//! | `int3` | `Trap` | it comes back where a debugger or a signal handler lets the program go on |
 //! | `syscall`, `sysenter`, `int n`, `int1`, `vm*` | `Next` | they come back |
 //! | `xbegin rel32` | `Next` | `field` is the address of the abort handler, which is thereby a second successor: it is marked as forming an address, so that the handler counts as an entry whose address is taken |
 //!
@@ -280,7 +281,8 @@ fn classify_special(instruction: &Instruction, bytes: &[u8], insn: &mut Insn) ->
         }
         Op::Call_m1616 | Op::Call_m1632 | Op::Call_m1664 => insn.flow = Flow::IndirectCall,
         Op::Jmp_m1616 | Op::Jmp_m1632 | Op::Jmp_m1664 => insn.flow = Flow::IndirectJump,
-        Op::Int3 | Op::Ud2 => insn.flow = Flow::Stop,
+        Op::Int3 => insn.flow = Flow::Trap,
+        Op::Ud2 => insn.flow = Flow::Stop,
         Op::Ud0_r16_rm16 | Op::Ud0_r32_rm32 | Op::Ud0_r64_rm64 | Op::Ud0 => insn.flow = Flow::Stop,
         Op::Ud1_r16_rm16 | Op::Ud1_r32_rm32 | Op::Ud1_r64_rm64 => insn.flow = Flow::Stop,
         Op::Int_imm8 if instruction.immediate8() == 0x29 => insn.flow = Flow::Stop,

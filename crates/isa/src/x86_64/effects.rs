@@ -108,7 +108,7 @@ pub(super) fn effects_fully(bytes: &[u8], insn: &Insn) -> Effects {
                 kills: RegSet::EMPTY,
             };
         }
-        Flow::Stop => return everything,
+        Flow::Stop | Flow::Trap => return everything,
     }
     match (instruction.code(), instruction.flow_control()) {
         (_, FlowControl::Next) => plain(&instruction),

@@ -159,6 +159,7 @@ fn sets(i: &Instruction) -> Option<Sets> {
         },
         Mnemonic::Movsxd | Mnemonic::Movsx => match from {
             Some((from, of)) if bits == 64 => Sets::Extend { to, from, bits: of },
+            _ if i.mnemonic() == Mnemonic::Movsxd => return None,
             _ => return any,
         },
         Mnemonic::Cdqe => Sets::Extend {
@@ -186,6 +187,15 @@ fn sets(i: &Instruction) -> Option<Sets> {
         Mnemonic::Tzcnt | Mnemonic::Lzcnt | Mnemonic::Bsf | Mnemonic::Bsr => return None,
         Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt => return None,
         Mnemonic::Cmpxchg | Mnemonic::Rdsspd => return None,
+        // With one operand they write `rax` and `rdx`.
+        Mnemonic::Mul | Mnemonic::Div | Mnemonic::Idiv => return None,
+        Mnemonic::Imul if i.op_count() == 1 => return None,
+        // Not how compilers make the index of a table.
+        Mnemonic::Rdfsbase | Mnemonic::Rdgsbase | Mnemonic::Xchg => return None,
+        Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc => return None,
+        Mnemonic::Pextrb | Mnemonic::Pextrw | Mnemonic::Pextrd | Mnemonic::Extractps => {
+            return None;
+        }
         _ => return any,
     })
 }

@@ -194,8 +194,15 @@ fn left(insn: &Instruction, bytes: &[u8], addr: u64) -> Option<(u8, Left)> {
             },
             None => return any,
         },
-        LEA | ADD | SUB | OR | XOR | NOT | NEG | SHL | SAR | IMUL | INC | DEC | ADC | SBB | ROL
-        | ROR => return any,
+        // With one operand it writes other registers than that.
+        IMUL if count < 2 => return None,
+        LEA | ADD | SUB | OR | XOR | NOT | NEG | SHL | SAL | SAR | IMUL | INC | DEC | ADC | SBB
+        | ROL | ROR | RCL | RCR | SHLD | SHRD | BTS | BTR | BTC | XCHG | XADD | ADCX | ADOX
+        | MOVBE | POPCNT | CRC32 | ANDN | BLSI | BLSR | BLSMSK | BZHI | BEXTR | PEXT | PDEP
+        | MULX | RORX | SARX | SHLX | SHRX | MOVD | VMOVD | MOVMSKPS | MOVMSKPD | VMOVMSKPS
+        | VMOVMSKPD | PMOVMSKB | VPMOVMSKB | PEXTRB | PEXTRW | PEXTRD | VPEXTRB | VPEXTRW
+        | VPEXTRD | EXTRACTPS | VEXTRACTPS | CVTSS2SI | CVTSD2SI | CVTTSS2SI | CVTTSD2SI
+        | VCVTSS2SI | VCVTSD2SI | VCVTTSS2SI | VCVTTSD2SI => return any,
         // The decoder calls the register one of 64 bits in any case.
         BSWAP
             if matches!(
@@ -366,7 +373,20 @@ mod tests {
 
     #[test]
     fn what_is_left_in_registers_is_known() {
-        let cases: [(&[u8], u32, Option<(u8, Left)>, &str); 15] = [
+        let cases: [(&[u8], u32, Option<(u8, Left)>, &str); 18] = [
+            (
+                b"\x0f\xac\xf0\x04",
+                1,
+                Some((0, Left::AtMost(0xffff_ffff))),
+                "shrd eax,esi,4",
+            ),
+            (b"\xf7\xeb", 1 | 1 << 2 | 1 << 3, None, "imul ebx"),
+            (
+                b"\x0f\xaf\xd9",
+                1 << 3,
+                Some((3, Left::AtMost(0xffff_ffff))),
+                "imul ebx,ecx",
+            ),
             (
                 b"\x0f\xc8",
                 1,
