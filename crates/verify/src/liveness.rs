@@ -9,7 +9,7 @@
 //!
 //! * No flag that is computed ([`crate::arch::step::flag`]) goes into a call or comes out of it: neither
 //!   calls nor returns nor jumps to functions through pointers read one. So the flags are dead before a
-//!   return.
+//!   return, and before an instruction that does nothing but fault.
 //! * Every other register is read by calls, and by whatever leaves the function; callers compiled together
 //!   with their callees rely on more than conventions say. Excepted are those that belong to linkers' stubs
 //!   ([`Arch::STUB_SCRATCH`]): when a function is entered from outside they hold nothing, and on machines
@@ -367,6 +367,11 @@ pub(crate) fn dead<'a, A: Arch>(
                         work.extend(known.targets.iter().map(|t| (t.get(), open)));
                         break;
                     }
+                    known.by_convention.set(true);
+                    break;
+                }
+                // Nothing comes behind it, and who handles the fault does not look at flags that were computed.
+                Flow::Stop if open.regs == 0 && A::only_faults(bytes) => {
                     known.by_convention.set(true);
                     break;
                 }
