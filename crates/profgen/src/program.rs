@@ -405,7 +405,7 @@ fn facts(machine: Machine, base: u64, bytes: &[u8], starts: Vec<u64>) -> Vec<u8>
                         Flow::IndirectJump | Flow::CondJump { .. } | Flow::ShortCond { .. } => {
                             BRANCH
                         }
-                        Flow::Next | Flow::Stop => 0,
+                        Flow::Next | Flow::Stop | Flow::Trap => 0,
                     };
                     *fact = kind | len << 4;
                 }

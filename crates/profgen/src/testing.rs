@@ -108,7 +108,7 @@ impl<'p, 'd> Walk<'p, 'd> {
         };
         match flow {
             Flow::Next => self.at = next,
-            Flow::Stop => self.restart(),
+            Flow::Stop | Flow::Trap => self.restart(),
             Flow::CondJump { target, .. } | Flow::ShortCond { target } => {
                 if program.is_code(target) && self.below(2) == 0 {
                     self.branch(target)

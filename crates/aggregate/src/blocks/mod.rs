@@ -375,7 +375,7 @@ fn kind_of(code: &Code<'_, '_>, insn: &Insn) -> Kind {
     let f = &code.function;
     let past_end = |target: u64| target == f.start + f.size && f.size < f.reach;
     match insn.flow {
-        Flow::Next => Kind::Plain,
+        Flow::Next | Flow::Trap => Kind::Plain,
         Flow::Call { .. } | Flow::IndirectCall => Kind::Call,
         Flow::Return => Kind::Return,
         Flow::Stop if is_trap(code.bytes, code.offset(insn.addr)) => Kind::Trap,

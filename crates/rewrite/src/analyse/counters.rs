@@ -430,7 +430,9 @@ fn look<I: Isa>(
 ) -> bool {
     let lets_in = || block.entry && i.addr == block.start && lets_in::<I>(bytes_of(program, block));
     places.push((i.addr, effects, i.traits.landing_pad || lets_in()));
-    places.len() < LOOKED_AT && !matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall)
+    // The program may end at a trap, or go on elsewhere, and who handles it may look at what is behind it.
+    let ends = matches!(i.flow, Flow::Call { .. } | Flow::IndirectCall | Flow::Trap);
+    places.len() < LOOKED_AT && !ends
 }
 
 fn bytes_of<'d>(program: &Program<'d>, block: &Block) -> &'d [u8] {

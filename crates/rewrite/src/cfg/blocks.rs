@@ -289,7 +289,12 @@ impl<'a> Cutter<'a, '_> {
                 }
             },
             Flow::Return => block.term = Term::Return,
-            Flow::Stop => {
+            Flow::Trap if !last => {
+                block.unlikely = true;
+                ending.done = self.is_leader(next);
+                ending.targets[0] = falls;
+            }
+            Flow::Stop | Flow::Trap => {
                 block.term = Term::Stop;
                 block.unlikely = true;
             }

@@ -176,7 +176,7 @@ impl Outline {
                 self.piece.sites += u32::from(!known);
                 self.call(constant.or(slot), last);
             }
-            Flow::IndirectJump => self.piece.plain = false,
+            Flow::IndirectJump | Flow::Trap => self.piece.plain = false,
             Flow::Return | Flow::Stop => {
                 self.ways.push(Way {
                     run: self.runs.len() as u32,

@@ -11,7 +11,9 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 
-use postlink_isa::{Code, Cond, CounterMode, Fixup, FixupKind, Isa, Reach, RegSet, StackMove};
+use postlink_isa::{
+    Code, Cond, CounterMode, Fixup, FixupKind, Flow, Isa, Reach, RegSet, StackMove,
+};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -699,11 +701,13 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
         else {
             return block.term_at;
         };
-        let mut end = block.start;
+        let (mut end, mut before) = (block.start, Flow::Next);
         I::sweep(bytes, block.start, |i| {
-            if !i.traits.nop {
+            // Who handles a trap may look at what is behind it.
+            if !i.traits.nop || before == Flow::Trap {
                 end = i.end();
             }
+            before = i.flow;
             true
         });
         end

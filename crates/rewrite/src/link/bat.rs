@@ -425,8 +425,8 @@ impl<'a, 'd, I: Isa> Maker<'a, 'd, I> {
                 I::sweep(bytes, span.input, |insn| {
                     let at = span.out + (insn.addr - span.input) as u32; // it is in the span
                     match insn.flow {
-                        Flow::Next | Flow::Stop if insn.traits.nop => {}
-                        Flow::Next | Flow::Stop => last = Some((at, insn.addr)),
+                        Flow::Next | Flow::Stop | Flow::Trap if insn.traits.nop => {}
+                        Flow::Next | Flow::Stop | Flow::Trap => last = Some((at, insn.addr)),
                         _ => {
                             branch(at, insn.addr);
                             last = None;

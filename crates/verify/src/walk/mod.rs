@@ -1165,6 +1165,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let next = match old.flow {
             Flow::Stop | Flow::IndirectJump { .. } => None,
+            Flow::Trap if self.ends_with_trap(p, old_next, new_next) => {
+                self.out.assumed_no_return += 1;
+                None
+            }
             _ if returns && self.ends_part(p, old_next) => {
                 let goes_on = if self.f.in_old(old_next) {
                     self.goes_on_alike(new_next, old_next)?
@@ -1191,6 +1195,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             None => self.cx.old_unwind.find(p.get()).map(|f| f.end),
         };
         !self.f.in_old(next) || end() == Some(next.get())
+    }
+
+    /// Whether after a trap at `p` there are instructions alone that do nothing, up to the end of the function or part,
+    /// and in new code the same ones: who handles the trap may look at them (HWASan says there which access it was).
+    fn ends_with_trap(&self, p: InputAddr, next: InputAddr, new_next: OutputAddr) -> bool {
+        let mut end = next;
+        while self.f.in_old(end)
+            && let Some(insn) = self.old_bytes(end).and_then(|b| A::decode(b, end.get()))
+            && insn.flow == Flow::Nothing
+        {
+            end += u64::from(insn.len);
+        }
+        let Some(len) = end.get().checked_sub(next.get()).filter(|len| *len > 0) else {
+            return false;
+        };
+        let old = self.cx.input.bytes(next.get(), len);
+        let new = self.new_bytes(new_next);
+        let same = new.and_then(|(new, _)| new.get(..len as usize));
+        self.ends_part(p, end) && old.is_some() && old == same
     }
 
     /// Whether new code at `q` begins as the function's old code at `p`, where another part of it begins.

@@ -161,6 +161,7 @@ impl Search<'_, '_> {
                     }
                     return;
                 }
+                Flow::Trap => state.forget(u32::MAX),
                 Flow::Return | Flow::Stop => return,
             }
             let Some(next) = next else {
