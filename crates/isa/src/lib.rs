@@ -55,8 +55,8 @@ pub enum Flow {
     Return,
     /// Control never continues: `ud2`, `hlt`, `brk`, `udf`.
     Stop,
-    /// To the next instruction, once a debugger or a signal handler lets the program go on (`int3`). At a function's end
-    /// nothing is expected to.
+    /// To the next instruction, once a debugger or a signal handler lets the program go on (`int3`). At a function's
+    /// end nothing is expected to.
     Trap,
 }
 

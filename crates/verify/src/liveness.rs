@@ -370,16 +370,12 @@ pub(crate) fn dead<'a, A: Arch>(
                     known.by_convention.set(true);
                     break;
                 }
-                // Nothing comes behind it, and who handles the fault does not look at flags that were computed.
-                Flow::Stop if open.regs == 0 && A::only_faults(bytes) => {
-                    known.by_convention.set(true);
-                    break;
-                }
                 Flow::Stop => {
                     // Linkers let jumps to weak functions that are not defined run into what is after: there
-                    // the program ends.
+                    // the program ends. Who handles a fault does not look at flags that were computed.
                     let returns = A::is_return(bytes) || known.entered || A::is_undefined(bytes);
-                    if !returns || open.regs & !known.unread != 0 {
+                    let faults = || open.regs == 0 && A::only_faults(bytes);
+                    if !(returns || faults()) || open.regs & !known.unread != 0 {
                         return false;
                     }
                     known
