@@ -118,7 +118,7 @@ fn nops_fill_any_length_with_nothing_but_nops() {
 fn padding_traps() {
     assert_eq!(
         X86_64::decode(&[X86_64::PADDING], AT).unwrap().flow,
-        Flow::Stop
+        Flow::Trap
     );
 }
 

@@ -433,14 +433,17 @@ pub fn rows<'d>(cie: &Cie<'d>, fde: &Fde<'d>) -> Result<Vec<(u64, Row<'d>)>, For
     rows_from(cie, &initial_row(cie)?, fde)
 }
 
-/// Whether the first row of an FDE is another than the CIE's [`initial_row`]: its code does not begin as
-/// functions do. What follows the first row is not read.
-pub fn begins_otherwise<'d>(cie: &Cie<'d>, initial: &Row<'d>, fde: &Fde<'d>) -> bool {
+/// Whether the row of an FDE at an offset, in front of which nothing is done, is another than the CIE's
+/// [`initial_row`]: its code does not begin as functions do. What follows that row is not read.
+pub fn begins_otherwise<'d>(cie: &Cie<'d>, initial: &Row<'d>, fde: &Fde<'d>, offset: u64) -> bool {
     let mut other = false;
     // The error only ends it.
-    let _ = visit_rows(cie, initial, fde, |_, row| {
+    let _ = visit_rows(cie, initial, fde, |at, row| {
+        if at > offset {
+            return Err(FormatError::new(String::new()));
+        }
         other = row != initial;
-        Err(FormatError::new(String::new()))
+        Ok(())
     });
     other
 }
@@ -457,6 +460,16 @@ mod tests {
     }
     fn eval(instructions: &[u8], len: u64) -> Result<Vec<(u64, Row<'_>)>, String> {
         rows(&cie(), &Fde::for_tests(instructions, 0x1000, len)).map_err(|e| e.what)
+    }
+
+    /// GCC puts a `nop` in front of a landing pad that a cold part begins with.
+    #[test]
+    fn a_part_that_begins_with_an_instruction_that_does_nothing_begins_otherwise() {
+        let instructions = [0x41, 0x0e, 80, 0x83, 7];
+        let (cie, fde) = (cie(), Fde::for_tests(&instructions, 0x1000, 0x20));
+        let initial = initial_row(&cie).unwrap();
+        assert!(!begins_otherwise(&cie, &initial, &fde, 0));
+        assert!(begins_otherwise(&cie, &initial, &fde, 1));
     }
 
     #[test]

@@ -72,7 +72,8 @@ impl<'d> Program<'d> {
         let (events, shapes, survey) = sweep::<I>(elf, &refs, &pieces, safe.as_ref(), noted);
 
         let initial_rows: Vec<_> = eh.cies.iter().map(|c| rows::initial_row(c).ok()).collect();
-        let mut discovery = Discovery::new(elf, &refs, &eh, (&pieces, &initial_rows), &named.cold);
+        let mut discovery =
+            Discovery::new::<I>(elf, &refs, &eh, (&pieces, &initial_rows), &named.cold);
         discovery.take_exported();
         let imported = elf.symbols(SymbolTable::Dynamic);
         let never_returns = |callee: u64| {
@@ -217,7 +218,7 @@ struct Discovery<'a, 'd> {
 }
 
 impl<'a, 'd> Discovery<'a, 'd> {
-    fn new(
+    fn new<I: Isa>(
         elf: &'d Elf<'d>,
         refs: &'a Refs,
         eh: &'a EhFrame<'d>,
@@ -228,7 +229,8 @@ impl<'a, 'd> Discovery<'a, 'd> {
             let fde = p.fde.map(|f| &eh.fdes[f as usize]);
             fde.is_some_and(|fde| {
                 let row = initial_rows[fde.cie].as_ref();
-                row.is_some_and(|row| rows::begins_otherwise(&eh.cies[fde.cie], row, fde))
+                let behind = leading_nops::<I>(elf, p);
+                row.is_some_and(|row| rows::begins_otherwise(&eh.cies[fde.cie], row, fde, behind))
             })
         };
         let midway = postlink_parallel::map(&pieces.list, |p| {
@@ -719,6 +721,21 @@ fn functions(
         }
     }
     functions
+}
+
+/// Bytes of instructions that do nothing with which a piece begins. A cold part may have one in front of a landing pad,
+/// whose distance from the start would otherwise be 0, which says that there is none.
+fn leading_nops<I: Isa>(elf: &Elf<'_>, piece: &Piece) -> u64 {
+    const FEW: u64 = 16;
+    let len = (piece.end - piece.start).min(FEW);
+    let bytes = elf.bytes_at(piece.start, len).unwrap_or_default();
+    let mut behind = piece.start;
+    I::sweep(bytes, piece.start, |insn| {
+        let is_nop = insn.traits.nop && insn.flow == postlink_isa::Flow::Next;
+        behind = if is_nop { insn.end() } else { behind };
+        is_nop
+    });
+    behind - piece.start
 }
 
 /// How likely a piece is to be the one with its function's entry: the lowest rank is the likeliest. Parts that the

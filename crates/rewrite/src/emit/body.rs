@@ -691,7 +691,10 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
 
     /// End of a block without the padding that it ends with.
     fn without_padding(&self, block: &Block) -> u64 {
-        if block.term != Term::Fall || block.term_at - block.start > 256 {
+        let first = self.cfg.blocks.first().map(|b| b.start);
+        // Landing pads may be counted from the start, and a distance of 0 says that there is none.
+        let starts = first == Some(block.start);
+        if block.term != Term::Fall || starts || block.term_at - block.start > 256 {
             return block.term_at;
         }
         let Some(bytes) = self
