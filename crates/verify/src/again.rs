@@ -18,7 +18,7 @@
 //! | functions that a walk asked for | noted at every look-up ([`crate::consulted`]): none of them is gone |
 //! | bytes of the output | all loaded bytes of both outputs are compared by digests; what a walk read is noted, and has none of the differences |
 //! | unwind rows | the unwind table is read before, not noted: digests of what the function's entries mean are compared |
-//! | pairs that others demand | the function's roots are compared; and no function that is gone demanded a pair of it. Where others demand less than before, a pair too many was shown |
+//! | pairs that others demand | the function's roots are compared; and no function that is gone demanded a pair of it. Where others demand less than before, a pair too many was shown. What two functions whose walks are taken over demand of each other was granted in the first check, and is not looked at again |
 //!
 //! The same goes for parts of the old code that were swept ([`Swept`]); parts with a failure are swept
 //! again. What was looked for in the whole input and leads into jumps at old entries ([`crate::proof::inside`])
@@ -41,7 +41,7 @@
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
 use crate::consulted::Consulted;
-use crate::context::{Context, Counts, FuncId, Numbers, renumber};
+use crate::context::{Context, Counts, FuncId, Numbers, PairsByFunction, renumber};
 use crate::files::claim::{Moved, Range};
 use crate::files::elf::Elf;
 use crate::files::personality::Asked;
@@ -52,7 +52,7 @@ use crate::proof::text::Swept;
 use crate::proof::visible::Visible;
 use crate::report::{Digest, Options};
 use crate::walk::Walked;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ type Pairs = Vec<Pair>;
 #[derive(Clone, Default)]
 pub(crate) struct Roots {
     /// What differences between the files demand.
-    pub first: BTreeMap<FuncId, Pairs>,
+    pub first: PairsByFunction,
     /// What walks of other functions demand beside that.
     pub more: BTreeMap<FuncId, Pairs>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Roots {
 impl Roots {
     /// All of a function's.
     pub(crate) fn of(&self, id: FuncId) -> Cow<'_, [Pair]> {
-        let first = self.first.get(&id).map_or(&[][..], Vec::as_slice);
+        let first = self.first.of(id);
         match self.more.get(&id) {
             None => Cow::Borrowed(first),
             Some(more) => Cow::Owned([first, more].concat()),
@@ -81,9 +81,8 @@ impl Roots {
     }
 
     pub(crate) fn holds(&self, id: FuncId, pair: Pair) -> bool {
-        let in_list =
-            |list: &BTreeMap<FuncId, Pairs>| list.get(&id).is_some_and(|r| r.contains(&pair));
-        in_list(&self.first) || in_list(&self.more)
+        let more = self.more.get(&id);
+        self.first.of(id).binary_search(&pair).is_ok() || more.is_some_and(|r| r.contains(&pair))
     }
 }
 
@@ -101,10 +100,24 @@ pub(crate) struct Kept<'a> {
     input_digest: Digest,
     facts: Facts,
     of_functions: OfFunctions,
-    functions: Vec<Moved>,
+    /// Those of the claim: whoever has them gives them.
+    pub functions: Vec<Moved>,
+    /// Facts about the input alone.
+    pub named: Named<'a>,
     pub found: Found,
     /// How many functions' walks were those of the check before.
     pub taken_over: usize,
+}
+
+/// Names and places of the input's functions.
+#[derive(Clone, Default)]
+pub(crate) struct Named<'a> {
+    /// What [`crate::proof::visible::named`] gives.
+    pub extents: Vec<(u64, u64, bool)>,
+    /// By address of moved functions: of several names of a place the first that has a size, then a global one.
+    pub names: FxHashMap<u64, ((bool, bool), &'a [u8])>,
+    /// What [`crate::proof::text::symbols`] gives.
+    pub starts: Vec<u64>,
 }
 
 /// The results that may be used again.
@@ -258,6 +271,11 @@ impl OfFunctions {
 }
 
 impl<'a> Kept<'a> {
+    /// Whether these are the input's bytes, in the same place.
+    pub(crate) fn is_of(&self, input: &[u8]) -> bool {
+        std::ptr::eq(self.input, input)
+    }
+
     /// `None`: the output cannot be compared with another.
     pub(crate) fn new(
         cx: &Context<'_>,
@@ -273,7 +291,8 @@ impl<'a> Kept<'a> {
             input_digest,
             facts: Facts::of(cx),
             of_functions: OfFunctions::of(cx),
-            functions: cx.functions.to_vec(),
+            functions: Vec::new(),
+            named: Named::default(),
             found,
             taken_over,
         })
@@ -286,6 +305,8 @@ pub(crate) struct Again<'a> {
     pub numbers: Numbers,
     /// Ranges of the output that differ from the output before, ascending.
     differences: Vec<Range>,
+    /// Ranges of code whose unwind entries do not mean what they meant, ascending and disjoint.
+    other_entries: Vec<Range>,
     pub taken_over: usize,
 }
 
@@ -293,7 +314,7 @@ impl<'a> Again<'a> {
     /// `None`: the two checks have too little in common.
     pub(crate) fn new(cx: &Context<'_>, mut before: Kept<'a>) -> Option<Self> {
         let numbers = Numbers::new(&before.functions, cx.functions)?;
-        let same_input = std::ptr::eq(before.input, cx.input.data) || before.input == cx.input.data;
+        let same_input = before.is_of(cx.input.data) || before.input == cx.input.data;
         let same = same_input
             && before.facts == Facts::of(cx)
             && before.of_functions.renumbered(&numbers) == OfFunctions::of(cx);
@@ -301,7 +322,9 @@ impl<'a> Again<'a> {
             return None;
         }
         let differences = differences(&before.loaded, cx.output)?;
+        before.loaded = Vec::new();
         cx.maps.give_back();
+        let other_entries = other_entries(&std::mem::take(&mut before.unwind), &cx.new_unwind)?;
         // Those that consulted a function that is gone are gone with it.
         before.found.unwound.of.retain_mut(|(id, recorders)| {
             let consulted = &mut recorders.consulted.functions;
@@ -309,6 +332,7 @@ impl<'a> Again<'a> {
         });
         Some(Again {
             differences,
+            other_entries,
             before,
             numbers,
             taken_over: 0,
@@ -364,7 +388,6 @@ impl<'a> Again<'a> {
     /// What unwinding from these recorders of a function gave, if it would give the same.
     pub(crate) fn unwound(
         &self,
-        cx: &Context<'_>,
         id: FuncId,
         recorders: &[OutputAddr],
         routines: &[(u64, u32)],
@@ -375,7 +398,7 @@ impl<'a> Again<'a> {
         let mut reads = known.consulted.reads.iter().copied();
         let is_same = *known.at == *recorders
             && unwound.routines == routines
-            && reads.all(|range| self.is_same(range) && self.has_same_entries(cx, range));
+            && reads.all(|range| self.is_same(range) && self.has_same_entries(range));
         is_same.then_some(known)
     }
 
@@ -405,7 +428,7 @@ impl<'a> Again<'a> {
             self.numbers.of(id).is_some_and(|now| {
                 w.failure.is_none()
                     && !demanded.contains(&now)
-                    && kept.first.get(&id) == roots.first.get(&now)
+                    && kept.first.of(id) == roots.first.of(now)
                     && self.holds(&w.consulted)
                     && self.has_same_rows(cx, now)
                     && w.renumber(&self.numbers)
@@ -437,24 +460,20 @@ impl<'a> Again<'a> {
     fn has_same_rows(&self, cx: &Context<'_>, id: FuncId) -> bool {
         cx.function(id).is_some_and(|f| {
             let mut ranges = f.new.iter().map(Range::numbers);
-            ranges.all(|r| self.has_same_entries(cx, (r.start, r.end)))
+            ranges.all(|r| self.has_same_entries((r.start, r.end)))
         })
     }
 
     /// Whether the unwind entries that share an address with a range mean what they meant.
-    fn has_same_entries(&self, cx: &Context<'_>, (start, end): (u64, u64)) -> bool {
-        let (before, now) = (&self.before.unwind, &cx.new_unwind);
-        let first = before.partition_point(|e| e.1 <= start);
-        let last = before.partition_point(|e| e.0 < end);
-        let a = before.get(first..last.max(first)).unwrap_or_default();
-        let b = now.overlapping(start, end);
-        let mut pairs = a.iter().zip(b);
-        a.len() == b.len()
-            && pairs.all(|(a, b)| (b.start, b.end) == (a.0, a.1) && now.meaning(b) == Some(a.2))
+    fn has_same_entries(&self, (start, end): (u64, u64)) -> bool {
+        let next = self.other_entries.partition_point(|d| d.end <= start);
+        let other = self.other_entries.get(next);
+        other.is_none_or(|d| d.start >= end)
     }
 }
 
-/// Digests of what unwind entries mean; `None` if one has no common entry.
+/// Of unwind entries, ascending: the code's start and end, and a digest of what they mean; `None` if one has no common
+/// entry.
 fn meanings(table: &Table<'_>) -> Option<Vec<(u64, u64, u128)>> {
     let all = postlink_parallel::map(&table.fdes, |fde| {
         Some((fde.start, fde.end, table.meaning(fde)?))
@@ -462,10 +481,50 @@ fn meanings(table: &Table<'_>) -> Option<Vec<(u64, u64, u128)>> {
     all.into_iter().collect()
 }
 
+/// Code of entries that are in one of two tables alone, or do not mean the same in both; ascending and disjoint.
+fn other_entries(before: &[(u64, u64, u128)], now: &Table<'_>) -> Option<Vec<Range>> {
+    let now = meanings(now)?;
+    let mut all = Vec::new();
+    let (mut before, mut now) = (before.iter().peekable(), now.iter().peekable());
+    let code = |entry: &(u64, u64, u128)| Range {
+        start: entry.0,
+        // One without code is where it begins.
+        end: entry.1.max(entry.0.saturating_add(1)),
+    };
+    while let Some(first) = [before.peek(), now.peek()].into_iter().flatten().min() {
+        let first = **first;
+        let was = before.next_if(|entry| **entry == first);
+        let is = now.next_if(|entry| **entry == first);
+        if was.is_none() || is.is_none() {
+            all.push(code(&first));
+        }
+    }
+    all.sort_unstable();
+    all.dedup_by(|next, range| {
+        let joins = next.start <= range.end;
+        if joins {
+            range.end = range.end.max(next.end);
+        }
+        joins
+    });
+    Some(all)
+}
+
+/// Digests that are made at a time: of half a megabyte.
+const AT_A_TIME: usize = 1 << 12;
+
 /// Digests of the loaded bytes, by segment.
 fn digests(elf: &Elf<'_>) -> Option<Vec<Vec<u128>>> {
-    let of = |bytes: &[u8]| -> Vec<u128> {
-        postlink_parallel::flat_map_chunks(bytes, CHUNK, |part| Some(xxh3_128(part)))
+    let of = |bytes: &[u8]| {
+        let mut all = vec![0; bytes.len().div_ceil(CHUNK)];
+        let parts = all.chunks_mut(AT_A_TIME);
+        let mut parts: Vec<_> = parts.zip(bytes.chunks(AT_A_TIME * CHUNK)).collect();
+        postlink_parallel::map_mut(&mut parts, |_, (digests, bytes)| {
+            for (digest, chunk) in digests.iter_mut().zip(bytes.chunks(CHUNK)) {
+                *digest = xxh3_128(chunk);
+            }
+        });
+        all
     };
     let loads = elf.loads().iter();
     loads
@@ -475,24 +534,31 @@ fn digests(elf: &Elf<'_>) -> Option<Vec<Vec<u128>>> {
 
 /// Where the loaded bytes of a file differ from what had these digests; `None` if they are not loaded alike.
 fn differences(before: &[Vec<u128>], now: &Elf<'_>) -> Option<Vec<Range>> {
-    let after = digests(now)?;
-    if after.len() != before.len() {
+    if now.loads().len() != before.len() {
         return None;
     }
     let mut all = Vec::new();
-    for (s, (a, b)) in now.loads().iter().zip(before.iter().zip(&after)) {
-        if a.len() != b.len() {
+    for (s, before) in now.loads().iter().zip(before) {
+        let bytes = now.bytes(s.addr, s.file_size)?;
+        if bytes.len().div_ceil(CHUNK) != before.len() {
             return None;
         }
-        let chunks = (0..).zip(a.iter().zip(b));
-        for at in chunks
-            .filter(|(_, (a, b))| a != b)
-            .map(|(i, _): (u64, _)| s.addr + i * CHUNK as u64)
-        {
-            all.push(Range {
-                start: at,
-                end: at + CHUNK as u64,
-            });
+        let parts = before.chunks(AT_A_TIME);
+        let parts: Vec<_> = parts.zip(bytes.chunks(AT_A_TIME * CHUNK)).collect();
+        let differs = |(digests, bytes): &(&[u128], &[u8])| -> Vec<usize> {
+            let chunks = digests.iter().zip(bytes.chunks(CHUNK)).enumerate();
+            let others = chunks.filter(|(_, (digest, chunk))| **digest != xxh3_128(chunk));
+            others.map(|(number, _)| number).collect()
+        };
+        let found = postlink_parallel::map(&parts, differs);
+        for (first, numbers) in (0..).step_by(AT_A_TIME).zip(found) {
+            all.extend(numbers.into_iter().map(|number: usize| {
+                let start = s.addr + ((first + number) * CHUNK) as u64;
+                Range {
+                    start,
+                    end: start + CHUNK as u64,
+                }
+            }));
         }
     }
     all.sort_unstable();

@@ -13,8 +13,8 @@ use crate::files::personality::Asked;
 use crate::files::unwind::Table;
 use crate::maps::Maps;
 use crate::report::{Failure, Options};
+use rayon::slice::ParallelSliceMut;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
 
 /// Index of a moved function.
 pub(crate) type FuncId = u32;
@@ -816,20 +816,56 @@ impl Findings {
     }
 }
 
-/// Roots of the lock step by function.
-pub(crate) fn roots_by_function(
-    cx: &Context<'_>,
-    pairs: &mut Vec<Pair>,
-) -> BTreeMap<FuncId, Vec<Pair>> {
-    pairs.sort_unstable();
-    pairs.dedup();
-    let mut roots: BTreeMap<FuncId, Vec<Pair>> = BTreeMap::new();
-    for &(old, new) in pairs.iter() {
-        if let Some(id) = cx.new.owner(new) {
-            roots.entry(id).or_default().push((old, new));
+/// Pairs by the function that has the new address: in one list, as there are few of most of hundreds of thousands.
+#[derive(Clone, Default)]
+pub(crate) struct PairsByFunction {
+    /// By function: where its pairs begin. One more at the end.
+    first: Vec<usize>,
+    /// Of each function ascending.
+    pairs: Vec<Pair>,
+}
+
+impl PairsByFunction {
+    /// Sorts the pairs, too.
+    pub(crate) fn new(cx: &Context<'_>, pairs: &mut Vec<Pair>) -> Self {
+        pairs.par_sort_unstable();
+        pairs.dedup();
+        let owners = postlink_parallel::map(pairs, |pair| cx.new.owner(pair.1));
+        let mut first = vec![0; cx.functions.len() + 1];
+        for id in owners.iter().flatten() {
+            if let Some(count) = first.get_mut(*id as usize) {
+                *count += 1;
+            }
+        }
+        let mut sum = 0;
+        for count in &mut first {
+            sum += std::mem::replace(count, sum);
+        }
+        let mut next = first.clone();
+        let mut by_function = vec![Pair::default(); sum];
+        for (pair, id) in pairs.iter().zip(&owners) {
+            let Some(next) = id.and_then(|id| next.get_mut(id as usize)) else {
+                continue;
+            };
+            if let Some(place) = by_function.get_mut(*next) {
+                *place = *pair;
+            }
+            *next += 1;
+        }
+        PairsByFunction {
+            first,
+            pairs: by_function,
         }
     }
-    roots
+
+    /// A function's, ascending.
+    pub(crate) fn of(&self, id: FuncId) -> &[Pair] {
+        let bounds = self.first.get(id as usize..);
+        let bounds = bounds.and_then(<[usize]>::first_chunk::<2>);
+        bounds
+            .and_then(|[from, to]| self.pairs.get(*from..*to))
+            .unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

@@ -98,11 +98,11 @@ pub use report::{
 };
 
 use crate::addr::{InputAddr, OutputAddr, Pair};
-use again::{Again, Found, Kept, Roots, Sweep};
+use again::{Again, Found, Kept, Named, Roots, Sweep};
 use arch::Arch;
 use arch::aarch64::AArch64;
 use arch::x86_64::X86_64;
-use context::{Context, Findings, FuncId, Index};
+use context::{Context, Findings, FuncId, Index, PairsByFunction};
 use files::claim::{Claim, Moved, Range};
 use files::elf::{self, Elf};
 use files::personality::Asked;
@@ -389,7 +389,12 @@ fn verify_parsed<'a>(
         }
     }
     let how = (options, maps);
-    Ok(prove(old, new, described, &claim, before, how))
+    let (report, mut kept) = prove(old, new, described, &claim, before, how);
+    // They are much, and nobody needs them here any more.
+    if let Some(kept) = &mut kept {
+        kept.functions = claim.functions;
+    }
+    Ok((report, kept))
 }
 
 /// Whether a range has bytes in one of these segments, as code.
@@ -547,7 +552,7 @@ fn walk_all<A: Arch>(
 ) -> (Vec<Walked>, Roots) {
     let base = cx.input.extent().0;
     let mut roots = Roots {
-        first: context::roots_by_function(cx, pairs),
+        first: PairsByFunction::new(cx, pairs),
         ..Roots::default()
     };
     progress::expect(cx.functions.len());
@@ -571,6 +576,8 @@ fn walk_all<A: Arch>(
     };
     let all = 0..cx.functions.len() as FuncId;
     let mut last: Vec<FuncId> = all.collect();
+    // Functions that were walked now, where the others' walks are those of the check before.
+    let mut few: Option<Few> = None;
     let mut walked = match again {
         None => run(&last, &roots),
         Some(again) => {
@@ -578,6 +585,7 @@ fn walk_all<A: Arch>(
             if walked.len() == last.len() {
                 let new = run(&ids, &roots);
                 put(&mut walked, &ids, new);
+                few = Some(Few::new(cx, &ids));
             } else {
                 walked = run(&last, &roots);
             }
@@ -585,9 +593,13 @@ fn walk_all<A: Arch>(
         }
     };
     loop {
+        let few = few.take();
+        // What one function of the check before demands of another of them was granted there.
+        let is_open = |id: FuncId, pair: &Pair| few.as_ref().is_none_or(|few| few.has(id, *pair));
         let mut cross: Vec<Pair> = postlink_parallel::flat_map(&last, |id| {
             let walked = walked.get(*id as usize);
-            walked.into_iter().flat_map(|w| w.cross.iter().copied())
+            let all = walked.into_iter().flat_map(|w| w.cross.iter().copied());
+            all.filter(|pair| is_open(*id, pair))
         });
         cross.par_sort_unstable();
         cross.dedup();
@@ -616,6 +628,54 @@ fn walk_all<A: Arch>(
     }
 }
 
+/// Some of the functions.
+struct Set {
+    /// By function: whether it is one of them.
+    is: Vec<bool>,
+    count: u64,
+}
+
+impl Set {
+    fn new(cx: &Context<'_>, ids: impl Iterator<Item = FuncId>) -> Self {
+        let (mut is, mut count) = (vec![false; cx.functions.len()], 0);
+        for id in ids {
+            if let Some(is) = is.get_mut(id as usize) {
+                count += u64::from(!std::mem::replace(is, true));
+            }
+        }
+        Set { is, count }
+    }
+
+    fn has(&self, id: FuncId) -> bool {
+        self.is.get(id as usize) == Some(&true)
+    }
+}
+
+/// Some functions, and where their new code is.
+struct Few {
+    functions: Set,
+    /// Ascending.
+    new: Vec<Range<OutputAddr>>,
+}
+
+impl Few {
+    fn new(cx: &Context<'_>, ids: &[FuncId]) -> Self {
+        let functions = ids.iter().filter_map(|id| cx.function(*id));
+        let mut new: Vec<_> = functions.flat_map(|f| f.new.iter().copied()).collect();
+        new.sort_unstable();
+        Few {
+            functions: Set::new(cx, ids.iter().copied()),
+            new,
+        }
+    }
+
+    /// Whether a pair that a function demands is of one of them, or leads to one.
+    fn has(&self, by: FuncId, (_, new): Pair) -> bool {
+        let next = self.new.partition_point(|range| range.end <= new);
+        self.functions.has(by) || self.new.get(next).is_some_and(|range| range.contains(new))
+    }
+}
+
 /// By CIE: what its personality routine may be asked about.
 fn asked<A: Arch>(input: &Elf<'_>, unwind: &Table<'_>) -> Vec<Asked> {
     let relocations = image::rela_tables(input);
@@ -639,17 +699,28 @@ fn note_reused(cx: &mut Context<'_>, reused: Vec<(Range<OutputAddr>, FuncId)>) {
     cx.reused = Index::new(reused);
 }
 
-/// Where something may begin in the input's code.
-fn starts(cx: &Context<'_>, claim: &Claim<'_>) -> Vec<u64> {
+/// Where something may begin in the input's code. `symbols`: where its functions begin.
+fn starts(cx: &Context<'_>, claim: &Claim<'_>, symbols: &[u64]) -> Vec<u64> {
     let moved = claim.functions.iter();
     let moved = moved.flat_map(|f| f.old.iter().map(|r| r.start).chain([f.old_entry]));
     let moved = moved.map(InputAddr::get);
-    text::starts(cx.input, &cx.old_unwind, &cx.code, moved)
+    text::starts(symbols, &cx.old_unwind, &cx.code, moved)
 }
 
 /// Compares the unwind tables, and finds where something may begin meanwhile.
-fn unwind_and_starts(cx: &Context<'_>, claim: &Claim<'_>, found: &mut Findings) -> Vec<u64> {
-    postlink_parallel::join(|| compare_unwind(cx, found), || starts(cx, claim)).1
+///
+/// `symbols`: where functions of the input begin, if it is known; they are given back.
+fn unwind_and_starts(
+    cx: &Context<'_>,
+    claim: &Claim<'_>,
+    symbols: Option<Vec<u64>>,
+    found: &mut Findings,
+) -> (Vec<u64>, Vec<u64>) {
+    let starts = || {
+        let symbols = symbols.unwrap_or_else(|| text::symbols(cx.input));
+        (starts(cx, claim, &symbols), symbols)
+    };
+    postlink_parallel::join(|| compare_unwind(cx, found), starts).1
 }
 
 /// Which function's old code an address is, and which one's new code.
@@ -673,7 +744,7 @@ fn prove<'a, A: Arch>(
     output: &Elf<'_>,
     (debug_files, split): Described<'_>,
     claim: &Claim<'_>,
-    (before, when): Before<'a>,
+    (mut before, when): Before<'a>,
     (options, maps): (&Options, &Maps<'_>),
 ) -> Checked<'a> {
     let mut found = Findings::default();
@@ -721,10 +792,17 @@ fn prove<'a, A: Arch>(
     bare::check_basis::<A>(input, claim, &mut found);
     let reused = check_claim(&cx, &layout, claim, &mut found);
     note_reused(&mut cx, reused);
-    let starts = unwind_and_starts(&cx, claim, &mut found);
+    // Of the very same bytes the same is known.
+    let known = before.as_mut().filter(|b| b.is_of(input.data));
+    let known = known.map(|b| std::mem::take(&mut b.named));
+    let (known_extents, known_names, symbols) = match known {
+        Some(known) => (Some(known.extents), Some(known.names), Some(known.starts)),
+        None => (None, None, None),
+    };
+    let (starts, symbols) = unwind_and_starts(&cx, claim, symbols, &mut found);
     maps.give_back();
     let (named, ()) = postlink_parallel::join(
-        || visible::named(input),
+        || known_extents.unwrap_or_else(|| visible::named(input)),
         || text::entry_jumps::<A>(&mut cx, &starts, &mut found),
     );
     let code = std::mem::take(&mut cx.code);
@@ -774,12 +852,14 @@ fn prove<'a, A: Arch>(
     maps.is_done();
 
     let known = again.as_ref().map(|a| a.input_digest().clone());
+    // All that move now are among those that moved then.
+    let known_names = known_names.filter(|_| again.is_some());
     let known_visible = again.as_ref().and_then(Again::visible);
     let (((walked, roots), subject), visible) = postlink_parallel::join(
         || {
             postlink_parallel::join(
                 || walk_all::<A>(&cx, &mut found.pairs, again.as_mut()),
-                || Subject::of(&cx, known),
+                || Subject::of(&cx, (input, &symbols), (known, known_names)),
             )
         },
         || known_visible.unwrap_or_else(|| Arc::new(Visible::of(input))),
@@ -814,7 +894,14 @@ fn prove<'a, A: Arch>(
     }
     (keep.walked, keep.roots, keep.visible) = (walked, roots, Some(visible));
     let taken_over = again.map_or(0, |a| a.taken_over);
-    let kept = Kept::new(&cx, input.data, subject.input, keep, taken_over);
+    let mut kept = Kept::new(&cx, input.data, subject.input, keep, taken_over);
+    if let Some(kept) = &mut kept {
+        kept.named = Named {
+            extents: extents.into_named(),
+            names: subject.names,
+            starts: symbols,
+        };
+    }
     (report, kept.map(Box::new))
 }
 
@@ -826,7 +913,7 @@ fn judge_counting<A: Arch>(
     found: &mut Findings,
 ) -> counting::Unwound {
     let known = |id: FuncId, at: &[OutputAddr], routines: &[(u64, u32)]| {
-        again?.unwound(cx, id, at, routines).cloned()
+        again?.unwound(id, at, routines).cloned()
     };
     counting::judge::<A>(cx, walked, &known, found)
 }
@@ -1142,23 +1229,50 @@ struct Subject<'a> {
     input: Digest,
     output: Digest,
     /// By address: of several names of a place the first that has a size, then a global one.
-    names: FxHashMap<u64, ((bool, bool), &'a [u8])>,
+    names: Names<'a>,
     /// Functions of the input that are where they were.
     identical: u64,
 }
 
+/// Names of functions that move, by their addresses.
+type Names<'a> = FxHashMap<u64, ((bool, bool), &'a [u8])>;
+
 impl<'a> Subject<'a> {
-    /// `input`: the input's digest, if it is known.
-    fn of(cx: &Context<'a>, input: Option<Digest>) -> Self {
+    /// `symbols`: where functions of the input begin. `known`: the input's digest and names, if they are known.
+    fn of(
+        cx: &Context<'_>,
+        (input, symbols): (&Elf<'a>, &[u64]),
+        (digest, names): (Option<Digest>, Option<Names<'a>>),
+    ) -> Self {
+        let names = names.unwrap_or_else(|| Self::names(cx, input));
+        let (input, output) = postlink_parallel::join(
+            || digest.unwrap_or_else(|| Digest::of(cx.input.data, cx.maps)),
+            || Digest::of(cx.output.data, cx.maps),
+        );
+        let stays = |a: &u64| cx.old.owner(InputAddr::new(*a)).is_none();
+        let identical = if symbols.is_empty() {
+            let mut starts: Vec<u64> = cx.old_unwind.fdes.iter().map(|f| f.start).collect();
+            starts.sort_unstable();
+            starts.dedup();
+            starts.into_iter().filter(stays).count()
+        } else {
+            symbols.iter().copied().filter(stays).count()
+        };
+        Subject {
+            input,
+            output,
+            names,
+            identical: identical as u64,
+        }
+    }
+
+    fn names(cx: &Context<'_>, input: &Elf<'a>) -> Names<'a> {
         let mut names: FxHashMap<u64, ((bool, bool), &[u8])> = FxHashMap::default();
-        let mut functions_seen: Vec<u64> = Vec::new();
         for table in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let is_function = |s: &elf::Symbol<'_>| s.is_function() && s.section != 0;
-            let functions = cx.input.nameless_symbols(table).filter(is_function);
-            functions_seen.extend(functions.map(|s| s.value));
             let moved = |s: &elf::Symbol<'_>| cx.entry_of(InputAddr::new(s.value)).is_some();
             let wanted = |s: &elf::Symbol<'_>| is_function(s) && moved(s);
-            for s in cx.input.symbols_if(table, wanted) {
+            for s in input.symbols_if(table, wanted) {
                 let rank = (s.size > 0, s.info >> 4 != 0);
                 let best = names.entry(s.value).or_insert((rank, s.name));
                 if best.0 < rank {
@@ -1166,22 +1280,7 @@ impl<'a> Subject<'a> {
                 }
             }
         }
-        if functions_seen.is_empty() {
-            functions_seen.extend(cx.old_unwind.fdes.iter().map(|f| f.start));
-        }
-        functions_seen.sort_unstable();
-        functions_seen.dedup();
-        let (input, output) = postlink_parallel::join(
-            || input.unwrap_or_else(|| Digest::of(cx.input.data, cx.maps)),
-            || Digest::of(cx.output.data, cx.maps),
-        );
-        let stays = |a: &&u64| cx.old.owner(InputAddr::new(**a)).is_none();
-        Subject {
-            input,
-            output,
-            names,
-            identical: functions_seen.iter().filter(stays).count() as u64,
-        }
+        names
     }
 }
 
@@ -1291,6 +1390,15 @@ fn takes_constants(w: &Walked) -> bool {
     has_changed(w, ChangeKind::Constant)
 }
 
+/// A name as text.
+fn text_of(name: &[u8]) -> String {
+    // Replacing what is no text looks at one byte after the other, and nearly all names are text.
+    match std::str::from_utf8(name) {
+        Ok(text) => text.to_owned(),
+        Err(_) => String::from_utf8_lossy(name).into_owned(),
+    }
+}
+
 fn report<A: Arch>(
     cx: &Context<'_>,
     mut found: Findings,
@@ -1306,17 +1414,18 @@ fn report<A: Arch>(
         failures.entry(id).or_insert(failure);
     }
     let overwritten = cx.patches.ranges().chain(cx.arrivals.ranges());
-    let jumps = ascending(overwritten.map(|r| r.1));
+    let jumps = Set::new(cx, overwritten.map(|r| r.1));
     let wide = wide_jumps::<A>(cx);
-    let of_labels = ascending(found.labels.iter().map(|l| l.0));
-    let following = ascending(found.addresses.iter().filter(|a| a.1).map(|a| a.0));
+    let of_labels = Set::new(cx, found.labels.iter().map(|l| l.0));
+    let following = found.addresses.iter().filter(|a| a.1);
+    let following = Set::new(cx, following.map(|a| a.0));
     let counting = cx.counts.is_some();
     let (rest, changed) = Resting::of(walked);
     let changes = changes(cx, &changed);
     // In one list from the start: a second one would be there together with all that was walked.
-    let functions = postlink_parallel::map_range(walked.len(), |id| {
-        let w = &walked[id];
-        let f = cx.function(id as FuncId)?;
+    let count = walked.len().min(cx.functions.len());
+    let functions = postlink_parallel::map_range(count, |id| {
+        let (w, f) = (&walked[id], &cx.functions[id]);
         let takes_constants = takes_constants(w);
         let (through_pointers, inlines) = (through_pointers(w), inlines(w));
         let unreached = if w.failure.is_none() {
@@ -1330,12 +1439,12 @@ fn report<A: Arch>(
             // Where instructions have one length, each place where one may begin is looked at.
             ("A2", A::STEP == 1 && wide.binary_search(&id).is_ok()),
             ("A3", wide.binary_search(&id).is_ok()),
-            ("A4", jumps.binary_search(&id).is_ok()),
+            ("A4", jumps.has(id)),
             ("A5", w.kept_by_calls),
             ("A6", w.behind_tables),
             ("A7", w.assumed_no_return > 0),
-            ("A8", following.binary_search(&id).is_ok()),
-            ("A9", of_labels.binary_search(&id).is_ok()),
+            ("A8", following.has(id)),
+            ("A9", of_labels.has(id)),
             ("A10", takes_constants),
             ("A11", through_pointers),
             ("A12", inlines),
@@ -1361,11 +1470,11 @@ fn report<A: Arch>(
         };
         let failure = w.failure.as_deref().or_else(|| failures.get(&id)).cloned();
         let failure = failure.or_else(unwanted).or_else(changed);
-        Some(FunctionReport {
+        FunctionReport {
             name: subject
                 .names
                 .get(&f.old_entry.get())
-                .map(|n| String::from_utf8_lossy(n.1).into_owned())
+                .map(|n| text_of(n.1))
                 .unwrap_or_default(),
             old: f.old_entry.get(),
             new: f.new_entry().get(),
@@ -1377,9 +1486,8 @@ fn report<A: Arch>(
             entry: entry_report::<A>(cx, id, &wide),
             falls_back: f.falls_back.iter().map(|at| at.get()).collect(),
             tables: w.tables.to_vec(),
-        })
+        }
     });
-    let functions: Vec<FunctionReport> = functions.into_iter().flatten().collect();
     let failed = functions
         .iter()
         .filter(|f| f.verdict != Verdict::Proved)
@@ -1391,12 +1499,12 @@ fn report<A: Arch>(
         ("A1", functions.len() as u64),
         ("A2", if A::STEP == 1 { by_jumps } else { 0 }),
         ("A3", by_jumps),
-        ("A4", jumps.len() as u64),
+        ("A4", jumps.count),
         ("A5", rest.kept_by_calls),
         ("A6", rest.behind_tables),
         ("A7", no_return.count() as u64),
         ("A8", found.following),
-        ("A9", of_labels.len() as u64),
+        ("A9", of_labels.count),
         ("A10", rest.constants),
         ("A11", rest.through_pointers),
         ("A12", rest.inlining),

@@ -40,8 +40,8 @@ use super::eh_frame::{Cie, EhFrame, Fde, NewFde, cie_pointers, entry_body, fde_h
 use super::pointer::{self, Bases, DATAREL_SDATA4, FORMAT, OMIT, PCREL_SDATA4, UDATA4};
 use crate::{ErrorKind, FormatError};
 
-const HEADER: u64 = 12;
-const ENTRY: u64 = 8;
+pub(super) const HEADER: u64 = 12;
+pub(super) const ENTRY: u64 = 8;
 const END_MARKER: u64 = 4;
 const ALIGN: u64 = 4;
 

@@ -10,6 +10,7 @@
 //! | [`eh_frame`] | CIEs and FDEs: which code has which unwind program | one merged `.eh_frame` with its `.eh_frame_hdr` |
 //! | [`rows`] | the program of an FDE, as rows | rows, as a short program, also for another place of the stack pointer |
 //! | [`lsda`] | call sites, landing pads, actions, types | the same for a fragment of a function |
+//! | [`without`] | a merged `.eh_frame` and its `.eh_frame_hdr` | what becomes other bytes where entries are taken out |
 //! | [`mod@pointer`] | encoded pointers (`DW_EH_PE_*`), which all of them use | the same |
 //!
 //! All addresses are link-time addresses of the input unless a name says otherwise. Nothing here panics or allocates
@@ -25,3 +26,4 @@ pub mod lsda;
 mod merge;
 pub mod pointer;
 pub mod rows;
+pub mod without;

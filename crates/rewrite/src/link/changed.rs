@@ -9,17 +9,18 @@
 //! | the function's fragments and recorders | padding |
 //! | fields of other new code that lead to it | the address of its old entry |
 //! | the jump at its old entry, entries of its tables | what the input has there |
-//! | its unwind entries | they are gone, and those behind them follow |
+//! | its unwind entries | padding of those in front of them |
 //! | its symbols, its place in the note | they are the input's; it is gone |
 //!
-//! All else is the same by construction: addresses depend on sizes, which stay. A function with something that is not
+//! All else is the same by construction: addresses depend on sizes, which stay. Linked once more, the program would be
+//! the same file but for the unwind table, which would have no such padding. A function with something that is not
 //! in this list, or a program with veneers, is linked once more. So is a file that has other code by now: all of it is
 //! compared by digests, as when functions are unpacked.
 
 use std::path::Path;
 
 use postlink_elf::note::Note;
-use postlink_elf::unwind::eh_frame::{EhFrame, merged_sizes, write_merged};
+use postlink_elf::unwind::without::{entries_as_padding, search_table_without};
 use postlink_elf::write::{Changes, NewId, WriteSummary, Written};
 use postlink_elf::{InputAddr, OutputAddr};
 use postlink_isa::{Code, Isa};
@@ -37,6 +38,8 @@ use crate::error::Error;
 pub struct Linked<'d> {
     written: Written<'d>,
     note: NewId,
+    /// The unwind table and its search table: address and bytes.
+    unwind: [(OutputAddr, u64); 2],
     /// By position: addresses of fragments and of recorders, and the bytes of each.
     places: Vec<[(OutputAddr, u32); 3]>,
     /// Functions that it does not have, by their entries.
@@ -85,7 +88,10 @@ impl<'d> Linked<'d> {
         let near = program.new_end.saturating_sub(program.elf.extent().0) < I::BRANCH_REACH;
         let registers = program.refs.registered_frames.is_some();
         let in_old_bodies = !placed.reused_bodies.is_empty() || !placed.folded.is_empty();
-        if !near || registers || in_old_bodies || written.unwind().is_none() {
+        let Some([Some(frames), Some(search)]) = written.unwind() else {
+            return None;
+        };
+        if !near || registers || in_old_bodies {
             return None;
         }
         let sizes = placed.sizes.iter().zip(&placed.fragments);
@@ -96,6 +102,7 @@ impl<'d> Linked<'d> {
         Some(Linked {
             written,
             note,
+            unwind: [frames, search],
             places: places.collect(),
             without: without.clone(),
         })
@@ -120,7 +127,12 @@ impl<'d> Linked<'d> {
         let look = |position, ready: &ReadyFunction, bytes: [&[u8]; 2], found: &mut Vec<Found>| {
             self.look::<I>(program, functions, (position, ready), bytes, found);
         };
-        let Some(found) = packed.look(look) else {
+        let numbers = functions.iter().filter_map(|entry| {
+            let piece = program.piece_at(*entry)?;
+            Some((piece.function, *entry))
+        });
+        let numbers: Vec<(u32, u64)> = numbers.collect();
+        let Some(found) = packed.look(&numbers, look) else {
             return Ok(None);
         };
         let mut changes = Changes::default();
@@ -155,7 +167,7 @@ impl<'d> Linked<'d> {
                 .put(&mut changes, at, vec![I::PADDING; len as usize]);
         }
         let is_gone = |addr: u64| gone.iter().any(|g| g.had(addr));
-        self.unwind(program, path, is_gone, &mut changes)?;
+        self.unwind(path, is_gone, &mut changes)?;
         let mut note = Note::parse(self.written.filled(self.note))?;
         note.functions.retain(|f| !functions.contains(&f.entry));
         self.written.replace(self.note, note.encode()?);
@@ -249,31 +261,24 @@ impl<'d> Linked<'d> {
         Ok(true)
     }
 
-    /// Leaves out entries of the unwind table.
+    /// Leaves out entries of the unwind table. The others stay where they are.
     fn unwind(
         &self,
-        program: &Program<'_>,
         path: &Path,
         is_gone: impl Fn(u64) -> bool,
         changes: &mut Changes,
     ) -> Result<(), Error> {
-        let Some([Some((frames, len)), search]) = self.written.unwind() else {
-            return Err(Error::internal("the new unwind table has no place"));
-        };
-        let before = self.written.read(path, frames, len)?;
-        let mut table = EhFrame::parse_section(&before, frames.get(), program.eh.bases)?;
-        table.fdes.retain(|fde| !is_gone(fde.start));
-        // In their order in the section: those of new code come first, and win.
-        table.fdes.sort_by_key(|fde| fde.offset);
-        let (size, searched) = merged_sizes(&table, &[]);
-        let (mut bytes, mut entries) = (vec![0; size as usize], vec![0; searched as usize]);
-        let at = search.map_or(frames, |search| search.0).get();
-        write_merged(&table, &[], frames.get(), &mut bytes, at, &mut entries)?;
-        bytes.resize(len as usize, 0);
-        self.written.put(changes, frames, bytes);
-        if let Some((at, len)) = search {
-            entries.resize(len as usize, 0);
-            self.written.put(changes, at, entries);
+        let [(frames, len), (search, search_len)] = self.unwind;
+        let table = self.written.read(path, search, search_len)?;
+        let (mut changed, gone) = search_table_without(&table, search.get(), is_gone)?;
+        if let Some(last) = gone.last() {
+            // Up to the length of the last entry that is taken out.
+            let end = last.wrapping_sub(frames.get()).saturating_add(4).min(len);
+            let bytes = self.written.read(path, frames, end)?;
+            changed.extend(entries_as_padding(&bytes, frames.get(), &gone)?);
+        }
+        for (at, bytes) in changed {
+            self.written.put(changes, OutputAddr::new(at), bytes);
         }
         Ok(())
     }

@@ -13,6 +13,9 @@
 //! | entries of tables, call sites | in some 6 bytes each |
 //! | call frame instructions, recorders | as they are |
 //!
+//! Most functions do not refer to one that is refused, and are not unpacked to see that: of some hundred functions
+//! together it is known which functions they may mention.
+//!
 //! Numbers are in LEB128, most as differences from the one before. The few functions with something that there is no
 //! form for stay what they are. A digest of the code shows whether the file still has it; if not, nothing is given
 //! back, and who wrote it makes the functions once more.
@@ -52,7 +55,10 @@ pub struct Packed {
 /// Some functions, in order.
 struct Part {
     count: usize,
+    /// Where the code of each is: of both fragments their bytes, and their addresses if there are some.
+    places: Box<[u8]>,
     packed: Box<[u8]>,
+    mentions: Mentions,
     /// Those that are not packed, in order.
     others: Vec<Ready>,
     /// Of their code in the file.
@@ -103,12 +109,17 @@ impl Packed {
         });
         let parts = postlink_parallel::map_owned(parts.collect(), |(functions, digest)| {
             let (count, mut packed, mut others) = (functions.len(), Vec::new(), Vec::new());
+            let (mut places, mut mentions) = (Vec::new(), Mentions::default());
             for (ready, at) in functions {
-                others.extend(pack_or_keep(ready, at, &mut packed));
+                mentions.note(&ready);
+                put_places(&ready, at, &mut places);
+                others.extend(pack_or_keep(ready, &mut packed));
             }
             Part {
                 count,
+                places: places.into(),
                 packed: packed.into(),
+                mentions,
                 others,
                 digest,
             }
@@ -124,25 +135,31 @@ impl Packed {
         Some(given.into_iter().flatten().collect())
     }
 
-    /// Has `look` see all functions, by their positions, each with the bytes of its fragments in the file, and gives
-    /// what it finds. `None`: the file does not have their code any more.
+    /// Has `look` see all functions that refer to one of `functions`, or are one, and perhaps others: by their
+    /// positions, each with the bytes of its fragments in the file. Gives what it finds. `functions`: numbers, and
+    /// addresses of the entries. `None`: the file does not have the functions' code any more.
     pub fn look<T: Send>(
         &self,
+        functions: &[(u32, u64)],
         look: impl Fn(usize, &ReadyFunction, [&[u8]; 2], &mut Vec<T>) + Sync,
     ) -> Option<Vec<T>> {
         let found = postlink_parallel::map_range(self.parts.len(), |p| {
             let part = &self.parts[p];
             let (mut found, mut position) = (Vec::new(), p * PART);
             let mut others = part.others.iter();
-            let digest = part.each(&self.file, self.place, |ready, bytes| {
-                let ready = match &ready {
-                    Some(ready) => ready,
-                    None => &**others.next()?,
-                };
-                look(position, ready, bytes, &mut found);
-                position += 1;
-                Some(())
-            })?;
+            let digest = if part.mentions.may_have(functions) {
+                part.each(&self.file, self.place, |ready, bytes| {
+                    let ready = match &ready {
+                        Some(ready) => ready,
+                        None => &**others.next()?,
+                    };
+                    look(position, ready, bytes, &mut found);
+                    position += 1;
+                    Some(())
+                })?
+            } else {
+                part.each_code(&self.file, self.place, |_| Some(()))?
+            };
             (digest == part.digest).then_some(found)
         });
         let found: Vec<Vec<T>> = found.into_iter().collect::<Option<_>>()?;
@@ -155,7 +172,7 @@ impl Packed {
         let (file, place) = (&self.file, self.place);
         for part in numbers {
             if let Some(part) = self.parts.get_mut(part)
-                && let Some(digest) = part.each(file, place, |_, _| Some(()))
+                && let Some(digest) = part.each_code(file, place, |_| Some(()))
             {
                 part.digest = digest;
             }
@@ -190,25 +207,38 @@ impl Part {
         place: (OutputAddr, OutputOffset),
         mut each: impl FnMut(Option<ReadyFunction>, [&[u8]; 2]) -> Option<()>,
     ) -> Option<u64> {
+        let mut packed = Bytes::new(&self.packed);
+        self.each_code(file, place, |bytes| {
+            let ready = match packed.u8().ok()? {
+                PACKED => Some(unpack(&mut packed)?),
+                _ => None,
+            };
+            each(ready, bytes)
+        })
+    }
+
+    /// Gives the bytes of each function's fragments, as the file has them, and the digest of all of them.
+    fn each_code(
+        &self,
+        file: &File,
+        place: (OutputAddr, OutputOffset),
+        mut each: impl FnMut([&[u8]; 2]) -> Option<()>,
+    ) -> Option<u64> {
         let mut hash = Xxh3::new();
         let mut windows = [Window::default(), Window::default()];
-        let mut packed = Bytes::new(&self.packed);
+        let mut places = Bytes::new(&self.places);
         for _ in 0..self.count {
             let mut bytes: [&[u8]; 2] = [&[], &[]];
             for (bytes, window) in bytes.iter_mut().zip(&mut windows) {
-                let len = number(&mut packed)?;
+                let len = number(&mut places)?;
                 if len > 0 {
-                    let distance = number(&mut packed)?.checked_sub(place.0.get())?;
+                    let distance = number(&mut places)?.checked_sub(place.0.get())?;
                     let code = window.read(file, place.1.get().checked_add(distance)?, len)?;
                     hash.update(code);
                     *bytes = code;
                 }
             }
-            let ready = match packed.u8().ok()? {
-                PACKED => Some(unpack(&mut packed)?),
-                _ => None,
-            };
-            each(ready, bytes)?;
+            each(bytes)?;
         }
         Some(hash.digest())
     }
@@ -218,8 +248,56 @@ impl Part {
 const PACKED: u8 = 1;
 const NOT_PACKED: u8 = 0;
 
-/// Appends where a function's code is, and the rest of it; gives it back if that has no form.
-fn pack_or_keep(ready: Ready, at: [OutputAddr; 2], out: &mut Vec<u8>) -> Option<Ready> {
+/// Which functions some others refer to, and which they are: bits of a table by digests, so that some may be taken for
+/// mentioned that are not.
+#[derive(Default)]
+struct Mentions(Vec<u64>);
+
+impl Mentions {
+    /// Bits of the table, as a power of two: some times what so many functions mention.
+    const BITS: u32 = 16;
+
+    /// Which bit is an address's, or a number's.
+    fn bit(value: u64) -> (usize, u64) {
+        // The multiplier of Fibonacci hashing: addresses are multiples of small powers of two.
+        let bit = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Self::BITS);
+        ((bit >> 6) as usize, 1 << (bit & 63))
+    }
+
+    fn put(&mut self, value: u64) {
+        let (word, bit) = Self::bit(value);
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= bit;
+        }
+    }
+
+    fn note(&mut self, ready: &ReadyFunction) {
+        self.0.resize(1 << (Self::BITS - 6), 0);
+        self.put(u64::from(ready.function));
+        let fragments = ready.code.fragments.iter().map(|f| &f.code);
+        for fixup in fragments
+            .chain([&ready.recorders])
+            .flat_map(|code| &code.fixups)
+        {
+            if let Target::Code(addr) = fixup.target {
+                self.put(addr);
+            }
+        }
+    }
+
+    /// Whether one of these functions, by numbers and entries, may be one of them, or be referred to.
+    fn may_have(&self, functions: &[(u32, u64)]) -> bool {
+        let has = |value: u64| {
+            let (word, bit) = Self::bit(value);
+            self.0.get(word).is_some_and(|word| word & bit != 0)
+        };
+        let mut all = functions.iter();
+        all.any(|(number, entry)| has(u64::from(*number)) || has(*entry))
+    }
+}
+
+/// Appends where a function's code is.
+fn put_places(ready: &ReadyFunction, at: [OutputAddr; 2], out: &mut Vec<u8>) {
     for (fragment, at) in ready.code.fragments.iter().zip(at) {
         let len = fragment.code.bytes.len();
         put(out, len as u64);
@@ -227,6 +305,10 @@ fn pack_or_keep(ready: Ready, at: [OutputAddr; 2], out: &mut Vec<u8>) -> Option<
             put(out, at.get());
         }
     }
+}
+
+/// Appends what else a function is; gives it back if that has no form.
+fn pack_or_keep(ready: Ready, out: &mut Vec<u8>) -> Option<Ready> {
     let before = out.len();
     out.push(PACKED);
     if pack(&ready, out).is_some() {
@@ -836,12 +918,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_function_is_and_refers_to_is_mentioned() {
+        let (mut function, mut mentions) = (function(), Mentions::default());
+        function.function = 0x1_7171;
+        assert!(!mentions.may_have(&[(0x1_7171, 0)]));
+        mentions.note(&function);
+        assert!(mentions.may_have(&[(1, 2), (0x1_7171, 0x99)]));
+        for target in targets() {
+            if let Target::Code(addr) = target {
+                assert!(mentions.may_have(&[(1, addr)]), "{addr:#x}");
+            }
+        }
+        let wrong =
+            (0..1000).filter(|n| mentions.may_have(&[(n + 100, 0x1234_5678 + 16 * u64::from(*n))]));
+        assert!(wrong.count() < 10);
+    }
+
+    #[test]
     fn what_has_no_form_stays_what_it_is() {
-        let at = [OutputAddr::new(0x1000), OutputAddr::new(0x2000)];
         let kept = |change: &dyn Fn(&mut ReadyFunction)| {
             let mut ready = Box::new(function());
             change(&mut ready);
-            pack_or_keep(ready, at, &mut Vec::new())
+            pack_or_keep(ready, &mut Vec::new())
         };
         assert!(kept(&|_| {}).is_none());
         let kind = FixupKind::Rel32 { trail: 16 };

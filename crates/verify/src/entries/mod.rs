@@ -176,7 +176,7 @@ pub(crate) fn prove<A: Entries>(
         Table::default()
     });
     let code = context::code_ranges(input);
-    let starts = text::starts(input, &unwind, &code, std::iter::empty());
+    let starts = text::starts(&text::symbols(input), &unwind, &code, std::iter::empty());
     let is_room = |s: &&Segment| s.is_writable() && !s.is_exec() && s.file_size == 0;
     let memory = Memory {
         output,

@@ -30,6 +30,7 @@ use gimli::{
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// A common information entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub(crate) struct Cie {
     pub marks: [bool; 2],
     /// Place of the initial instructions in the section.
     pub instructions: (usize, usize),
+    /// A digest of all that entries with it take from it.
+    meaning: u128,
 }
 
 /// A frame description entry.
@@ -384,6 +387,7 @@ impl<'d> Table<'d> {
             ra_register,
             marks: [false; 2],
             instructions: (0, 0),
+            meaning: 0,
         };
         let mut rest = augmentation;
         if cie.augmented {
@@ -419,6 +423,7 @@ impl<'d> Table<'d> {
             return None;
         }
         cie.instructions = (start + r.pos(), start + body.len());
+        cie.meaning = self.meaning_of_cie(&cie);
         Some(cie)
     }
 
@@ -474,30 +479,48 @@ impl<'d> Table<'d> {
 
     /// A digest of all that [`Table::same_meaning`] compares.
     pub(crate) fn meaning(&self, fde: &Fde) -> Option<u128> {
-        let cie = self.cie_of(fde)?;
-        let personality = cie.personality;
+        /// Numbers in front of the instructions, always as many bytes.
+        const HEAD: usize = 40;
+        let of_cie = self.cie_of(fde)?.meaning;
         let numbers = [
             fde.start,
             fde.end,
+            fde.lsda,
+            of_cie as u64,
+            (of_cie >> 64) as u64,
+        ];
+        let instructions = self.instructions(fde);
+        let put = |bytes: &mut [u8]| {
+            let (head, rest) = bytes.split_at_mut(HEAD);
+            for (place, number) in head.chunks_exact_mut(8).zip(numbers) {
+                place.copy_from_slice(&number.to_le_bytes());
+            }
+            rest.copy_from_slice(instructions);
+            xxh3_128(bytes)
+        };
+        // There are hundreds of thousands of entries, nearly all of them short.
+        let mut short = [0; 4 * HEAD];
+        Some(match short.get_mut(..HEAD + instructions.len()) {
+            Some(bytes) => put(bytes),
+            None => put(&mut vec![0; HEAD + instructions.len()]),
+        })
+    }
+
+    /// A digest of what [`Table::same_meaning`] compares of common entries.
+    fn meaning_of_cie(&self, cie: &Cie) -> u128 {
+        let numbers = [
             cie.code_align,
             cie.data_align as u64,
             cie.ra_register,
             u64::from(cie.signal_frame),
             u64::from(cie.marks[0]),
             u64::from(cie.marks[1]),
-            fde.lsda,
-            personality.addr,
-            u64::from(personality.indirect),
+            cie.personality.addr,
+            u64::from(cie.personality.indirect),
         ];
-        let of_cie = self.cie_instructions(cie);
-        // A length in front of each list: no two entries have the same bytes in all.
-        let mut bytes: SmallVec<[u8; 256]> = SmallVec::new();
-        for number in numbers.into_iter().chain([of_cie.len() as u64]) {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes.extend_from_slice(of_cie);
-        bytes.extend_from_slice(self.instructions(fde));
-        Some(xxhash_rust::xxh3::xxh3_128(&bytes))
+        let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        bytes.extend_from_slice(self.cie_instructions(cie));
+        xxh3_128(&bytes)
     }
 }
 

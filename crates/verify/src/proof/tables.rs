@@ -306,6 +306,8 @@ impl Table {
     ) {
         let Table { base, width } = self;
         let mut at = base;
+        // Words ascend, and so do entries.
+        let mut seen = words.partition_point(|w| w.0 < base);
         while at < next {
             let Some((from, to)) = self.targets(cx, at) else {
                 return;
@@ -327,8 +329,14 @@ impl Table {
                 if width > next - at || !explain_entry(cx, base, at, (from, to), found) {
                     return;
                 }
+                while words.get(seen).is_some_and(|w| w.0 < at) {
+                    seen += 1;
+                }
                 for word in (at..at + width).step_by(4) {
-                    explains.extend(words.binary_search_by_key(&word, |w| w.0));
+                    if words.get(seen).is_some_and(|w| w.0 == word) {
+                        explains.push(seen);
+                        seen += 1;
+                    }
                 }
             }
             at += width;

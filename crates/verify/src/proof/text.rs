@@ -27,9 +27,22 @@ use crate::report::{Check, Failure};
 use rayon::slice::ParallelSliceMut;
 use rustc_hash::FxHashMap;
 
-/// Where decoding may start: ascending, within `code`.
+/// Where functions with symbols begin, ascending.
+pub(crate) fn symbols(input: &Elf<'_>) -> Vec<u64> {
+    let symbols = input
+        .nameless_symbols(SHT_SYMTAB)
+        .chain(input.nameless_symbols(SHT_DYNSYM))
+        .filter(|s| s.is_function() && s.section != 0)
+        .map(|s| s.value);
+    let mut all: Vec<u64> = symbols.collect();
+    all.par_sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Where decoding may start: ascending, within `code`. `symbols`: what [`symbols`] gives.
 pub(crate) fn starts(
-    input: &Elf<'_>,
+    symbols: &[u64],
     unwind: &Table<'_>,
     code: &[Range],
     moved: impl Iterator<Item = u64>,
@@ -40,18 +53,16 @@ pub(crate) fn starts(
             .and_then(|i| code.get(i))
             .is_some_and(|r| *addr < r.end)
     };
-    let symbols = input
-        .nameless_symbols(SHT_SYMTAB)
-        .chain(input.nameless_symbols(SHT_DYNSYM))
-        .filter(|s| s.is_function() && s.section != 0)
-        .map(|s| s.value);
     let mut all: Vec<u64> = symbols
+        .iter()
+        .copied()
         .chain(unwind.fdes.iter().map(|f| f.start))
         .chain(code.iter().map(|r| r.start))
         .chain(moved)
         .filter(in_code)
         .collect();
-    all.par_sort_unstable();
+    // Nearly all of it are lists that ascend, and such a sort merges them.
+    all.sort();
     all.dedup();
     all
 }

@@ -206,6 +206,11 @@ pub(crate) fn named(input: &Elf<'_>) -> Vec<(u64, u64, bool)> {
 }
 
 impl<'a> Extents<'a> {
+    /// Gives `named` back.
+    pub(crate) fn into_named(self) -> Vec<(u64, u64, bool)> {
+        self.named
+    }
+
     /// `named`: what [`named`] gives of the input.
     pub(crate) fn new(
         named: Vec<(u64, u64, bool)>,
