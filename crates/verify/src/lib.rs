@@ -792,13 +792,7 @@ fn prove<'a, A: Arch>(
     bare::check_basis::<A>(input, claim, &mut found);
     let reused = check_claim(&cx, &layout, claim, &mut found);
     note_reused(&mut cx, reused);
-    // Of the very same bytes the same is known.
-    let known = before.as_mut().filter(|b| b.is_of(input.data));
-    let known = known.map(|b| std::mem::take(&mut b.named));
-    let (known_extents, known_names, symbols) = match known {
-        Some(known) => (Some(known.extents), Some(known.names), Some(known.starts)),
-        None => (None, None, None),
-    };
+    let (known_extents, known_names, symbols) = known_names(&mut before, input.data);
     let (starts, symbols) = unwind_and_starts(&cx, claim, symbols, &mut found);
     maps.give_back();
     let (named, ()) = postlink_parallel::join(
@@ -824,18 +818,7 @@ fn prove<'a, A: Arch>(
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
     writes::compare(&cx, &mut found);
     image::dynamic_symbols(&cx, &mut layout, &mut found);
-    if let Some(s) = input.segment(elf::PT_DYNAMIC) {
-        layout.by_meaning.push(Range {
-            start: s.addr,
-            end: s.file_end(),
-        });
-    }
-    if !counting {
-        layout
-            .by_meaning
-            .extend(identity::build_id(&cx, &mut found));
-    }
-    layout.by_meaning.sort_unstable();
+    compared_by_meaning(&cx, &mut layout, &mut found);
     let kept = data::KeptRelocs::new(input, cx.bare);
     // What one thread must do alone continues beside what all do.
     let mut of_symbols = Findings::default();
@@ -903,6 +886,38 @@ fn prove<'a, A: Arch>(
         };
     }
     (report, kept.map(Box::new))
+}
+
+/// What the check before knows of the input's functions, if its input was the very same bytes: their extents, names
+/// and starts.
+fn known_names<'a>(
+    before: &mut Option<Box<Kept<'a>>>,
+    input: &[u8],
+) -> (
+    Option<Vec<(u64, u64, bool)>>,
+    Option<FxHashMap<u64, ((bool, bool), &'a [u8])>>,
+    Option<Vec<u64>>,
+) {
+    let known = before.as_mut().filter(|before| before.is_of(input));
+    let known = known.map(|before| std::mem::take(&mut before.named));
+    let (extents, known) = known.map(|n| (n.extents, (n.names, n.starts))).unzip();
+    let (names, starts) = known.unzip();
+    (extents, names, starts)
+}
+
+/// Notes what is compared by what it means, beside what is known already: the dynamic section, and the build-id unless
+/// the output counts.
+fn compared_by_meaning(cx: &Context<'_>, layout: &mut image::Layout, found: &mut Findings) {
+    if let Some(s) = cx.input.segment(elf::PT_DYNAMIC) {
+        layout.by_meaning.push(Range {
+            start: s.addr,
+            end: s.file_end(),
+        });
+    }
+    if cx.counts.is_none() {
+        layout.by_meaning.extend(identity::build_id(cx, found));
+    }
+    layout.by_meaning.sort_unstable();
 }
 
 /// Judges how all functions together count, with what `again` knows.

@@ -70,9 +70,9 @@ pub fn search_table_without(
     Ok((changed, fdes))
 }
 
-/// Makes the entries of an `.eh_frame` that are at these addresses, ascending, padding of those in front of them. `bytes`
-/// begin at `addr`, with an entry that stays, and end behind the last length that is looked at, or later. Gives the bytes
-/// that are others then.
+/// Makes the entries of an `.eh_frame` that are at these addresses, ascending, padding of those in front of them.
+/// `bytes` begin at `addr`, with an entry that stays, and end behind the last length that is looked at, or later. Gives
+/// the bytes that are others then.
 ///
 /// # Errors
 ///
