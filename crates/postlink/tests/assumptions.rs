@@ -732,6 +732,51 @@ _Unwind_Reason_Code mine(int v, _Unwind_Action a, _Unwind_Exception_Class c, str
 }
 "#;
 
+/// Ends the program where landing pads are counted from something else than the function's start, as that of D does.
+const STRICT: &str = r#"
+#include <stdlib.h>
+#include <unwind.h>
+_Unwind_Reason_Code __gxx_personality_v0(int, _Unwind_Action, _Unwind_Exception_Class, struct _Unwind_Exception *,
+                                         struct _Unwind_Context *);
+long seen;
+_Unwind_Reason_Code mine(int v, _Unwind_Action a, _Unwind_Exception_Class c, struct _Unwind_Exception *e,
+                         struct _Unwind_Context *x) {
+  const unsigned char *table = (const unsigned char *)_Unwind_GetLanguageSpecificData(x);
+  if (table && table[0] != 0xff) abort();
+  return __gxx_personality_v0(v, a, c, e, x);
+}
+"#;
+
+/// Programs of D that were stripped ended at their first exception.
+#[test]
+fn a_personality_routine_without_a_name_may_know_no_base_of_landing_pads() {
+    if !["gcc", "g++", "objcopy"].into_iter().all(is_installed) {
+        return;
+    }
+    let folder = Folder::new();
+    std::fs::write(folder.path("app.cc"), A17).expect("the folder is ours");
+    std::fs::write(folder.path("mine.c"), STRICT).expect("the folder is ours");
+    for command in [
+        "g++ -O2 -fPIE -c app.cc",
+        "objcopy --redefine-sym __gxx_personality_v0=mine app.o",
+        "gcc -O2 -fPIE -c mine.c",
+        "g++ -pie -s -o app app.o mine.o",
+    ] {
+        let mut words = command.split(' ');
+        let mut command = Command::new(words.next().expect("a word"));
+        done(command.args(words).current_dir(folder.dir()));
+    }
+    let plain = folder.run(folder.path("app"), &[]);
+    folder.postlink(&["instrument", "app", "-o", "counting"]);
+    let mut counting = folder.command(folder.path("counting"), &[]);
+    done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
+    for preset in ["safe", "max"] {
+        let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
+        folder.postlink(&[&optimize[..], &["--move-all", "--preset", preset]].concat());
+        assert_eq!(folder.run(folder.path("opt"), &[]), plain);
+    }
+}
+
 #[test]
 fn a_personality_routine_without_a_name_reads_its_tables_otherwise() {
     if !["gcc", "g++", "objcopy"].into_iter().all(is_installed) {

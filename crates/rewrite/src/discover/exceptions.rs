@@ -124,14 +124,13 @@ pub fn personalities(program: &Program<'_>) -> Vec<Option<Personality>> {
 
 /// What is taken for known of a personality routine that has no name: it reads its tables as those of C, C++, Rust and
 /// Ada do, in which all of them have a meaning (the checker counts that as an assumption). It may be asked about any
-/// instruction, and where no table has types or actions, count landing pads from the function's start.
+/// instruction, and count landing pads from the function's start alone: those of C and of D do.
 fn without_name(program: &Program<'_>, routine: (u8, u64)) -> Option<Personality> {
     let cies = &program.eh.cies;
     let own = program.eh.fdes.iter().filter(|fde| {
         let of = cies.get(fde.cie).and_then(|cie| cie.personality);
         of == Some(routine)
     });
-    let mut pad_base = PadBase::FunctionStart;
     for fde in own {
         let Some(addr) = fde.lsda.filter(|addr| *addr != 0) else {
             continue;
@@ -147,12 +146,9 @@ fn without_name(program: &Program<'_>, routine: (u8, u64)) -> Option<Personality
         if !pads.all(inside) {
             return None;
         }
-        if !lsda.types.is_empty() || !lsda.actions.is_empty() {
-            pad_base = PadBase::Shortest;
-        }
     }
     Some(Personality {
-        pad_base,
+        pad_base: PadBase::FunctionStart,
         faults: true,
     })
 }

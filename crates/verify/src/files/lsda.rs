@@ -43,6 +43,8 @@ pub(crate) struct Lsda<'d> {
     /// Offset of the type table's end; `None` without one.
     types: Option<usize>,
     type_encoding: u8,
+    /// Landing pads are counted from an address that it says, not from the function's start.
+    has_base: bool,
 }
 
 /// What the personality routine decides.
@@ -78,6 +80,11 @@ impl<'d> Lsda<'d> {
     /// Where outcomes may change.
     pub(crate) fn bounds(&self) -> impl Iterator<Item = u64> {
         self.sites.iter().flat_map(|s| [s.start, s.end])
+    }
+
+    /// Whether landing pads are counted from an address that it says, not from the function's start.
+    pub(crate) fn has_base(&self) -> bool {
+        self.has_base
     }
 
     /// Parses the area at `addr` of the FDE that starts at `function`. `None` if it is not in this layout.
@@ -155,6 +162,7 @@ impl<'d> Lsda<'d> {
             actions: end,
             types,
             type_encoding,
+            has_base: base_encoding != OMIT,
         })
     }
 

@@ -211,7 +211,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     let (from, to) = l.extent();
                     self.cx.loads_into(from, to).is_none()
                 };
-                let table = Lsda::parse(elf, span.lsda, span.function).filter(as_in_file);
+                // A routine without a name may know no base of landing pads, as that of D does not.
+                let may_have_base = !new || !self.out.unnamed_reader;
+                let is_read = |l: &Lsda<'_>| as_in_file(l) && (may_have_base || !l.has_base());
+                let table = Lsda::parse(elf, span.lsda, span.function).filter(is_read);
                 list.push((span.lsda, span.function, table));
                 list.len() - 1
             }
