@@ -135,7 +135,8 @@ fn other_flow_is_classified() {
             Flow::Return,
             "c3; f3 c3; c2 08 00; cb; ca 08 00; cf; 48 cf; 0f 07; 48 0f 07; 0f 35; f3 0f 01 ec",
         ),
-        (Flow::Stop, "0f 0b; 0f b9 c0; 0f ff c0; f4; cc; cd 29"),
+        (Flow::Stop, "0f 0b; 0f b9 c0; 0f ff c0; f4; cd 29"),
+        (Flow::Trap, "cc"),
         (
             Flow::Next,
             "0f 05; 0f 34; cd 80; f1; 0f 01 c1; 0f 01 d8; 90; f3 90; 48 89 c3; 0f a2",
