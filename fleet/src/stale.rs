@@ -79,7 +79,7 @@ fn shape_of<I: Decode>(code: &[u8], start: u64) -> Option<u64> {
                     Flow::IndirectCall => 5,
                     Flow::IndirectJump => 6,
                     Flow::Return => 7,
-                    Flow::Stop => 8,
+                    Flow::Stop | Flow::Trap => 8,
                 };
                 hash.write_u8(flow);
                 let inside = (start..end).contains(&field.target);
