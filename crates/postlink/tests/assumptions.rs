@@ -747,15 +747,11 @@ _Unwind_Reason_Code mine(int v, _Unwind_Action a, _Unwind_Exception_Class c, str
 }
 "#;
 
-/// Programs of D that were stripped ended at their first exception.
-#[test]
-fn a_personality_routine_without_a_name_may_know_no_base_of_landing_pads() {
-    if !["gcc", "g++", "objcopy"].into_iter().all(is_installed) {
-        return;
-    }
+/// A stripped program whose personality routine is this one, and a profile of it; and what the program prints.
+fn counted_with_routine(routine: &str) -> (Folder, String) {
     let folder = Folder::new();
     std::fs::write(folder.path("app.cc"), A17).expect("the folder is ours");
-    std::fs::write(folder.path("mine.c"), STRICT).expect("the folder is ours");
+    std::fs::write(folder.path("mine.c"), routine).expect("the folder is ours");
     for command in [
         "g++ -O2 -fPIE -c app.cc",
         "objcopy --redefine-sym __gxx_personality_v0=mine app.o",
@@ -770,6 +766,16 @@ fn a_personality_routine_without_a_name_may_know_no_base_of_landing_pads() {
     folder.postlink(&["instrument", "app", "-o", "counting"]);
     let mut counting = folder.command(folder.path("counting"), &[]);
     done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
+    (folder, plain)
+}
+
+/// Programs of D that were stripped ended at their first exception.
+#[test]
+fn a_personality_routine_without_a_name_may_know_no_base_of_landing_pads() {
+    if !["gcc", "g++", "objcopy"].into_iter().all(is_installed) {
+        return;
+    }
+    let (folder, plain) = counted_with_routine(STRICT);
     for preset in ["safe", "max"] {
         let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
         folder.postlink(&[&optimize[..], &["--move-all", "--preset", preset]].concat());
@@ -782,23 +788,7 @@ fn a_personality_routine_without_a_name_reads_its_tables_otherwise() {
     if !["gcc", "g++", "objcopy"].into_iter().all(is_installed) {
         return;
     }
-    let folder = Folder::new();
-    std::fs::write(folder.path("app.cc"), A17).expect("the folder is ours");
-    std::fs::write(folder.path("mine.c"), READER).expect("the folder is ours");
-    for command in [
-        "g++ -O2 -fPIE -c app.cc",
-        "objcopy --redefine-sym __gxx_personality_v0=mine app.o",
-        "gcc -O2 -fPIE -c mine.c",
-        "g++ -pie -s -o app app.o mine.o",
-    ] {
-        let mut words = command.split(' ');
-        let mut command = Command::new(words.next().expect("a word"));
-        done(command.args(words).current_dir(folder.dir()));
-    }
-    let plain = folder.run(folder.path("app"), &[]);
-    folder.postlink(&["instrument", "app", "-o", "counting"]);
-    let mut counting = folder.command(folder.path("counting"), &[]);
-    done(counting.env("POSTLINK_PROFILE", folder.path("run.plraw")));
+    let (folder, plain) = counted_with_routine(READER);
     let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "opt"];
     folder.postlink(&[&optimize[..], &["--move-all"]].concat());
     let optimised = folder.run(folder.path("opt"), &[]);
