@@ -231,10 +231,10 @@ impl<'d, I: Covers> Covered<'d, I> {
     fn link(&mut self, profile: &mut Profile, next: u64) -> Result<Writer<'d>, Error> {
         let (program, in_place) = (&self.program, self.emission.is_in_place());
         // Stubs are described where the program's own code is, routines everywhere.
-        let describes = match (in_place, program.eh.fdes.is_empty()) {
-            (true, false) => true,
-            (_, true) => self.options.mode.calls(),
-            (false, false) => false,
+        let describes = if program.eh.fdes.is_empty() {
+            self.options.mode.calls()
+        } else {
+            in_place
         };
         let adds = describes && finds_new_header(program);
         let bytes = Room::of::<I>(&self.options, next).bytes + runtime::BIAS;
