@@ -1155,7 +1155,17 @@ fn what_is_seen<A: Arch>(
     // Pointers to insides and ends that stay.
     found.inside.sort_unstable();
     found.inside.dedup();
+    // Where all instructions are at multiples of their size, no label, row or entry of a table is elsewhere: what is
+    // formed there without kept relocations is made of data in code, or of a page in a register that had another one.
+    // Not where run-times keep something else in the low bits of addresses of code.
+    let is_no_place = |at: InputAddr| {
+        let is_place = at.get().is_multiple_of(A::STEP as u64);
+        cx.bare && !is_place && !visible.describes_insides
+    };
     for &(id, old) in &found.inside {
+        if is_no_place(old) {
+            continue;
+        }
         if cx.end_of(old).is_some() {
             let text = format!(
                 "a pointer leads to {old:#x}, the end of the function: the program may compare program counters with it"

@@ -13,7 +13,7 @@
 //! | what is said to continue in old code is an indirect jump that may | such functions may have labels whose addresses are known |
 //! | jump tables of new code's own overlap nothing that is claimed | what each holds is shown in the lock step, by the function that reads it |
 //! | at a fixed address, words and numbers that could be addresses inside of moved functions | a table may describe the function's code by address |
-//! | addresses inside of moved functions that code forms, and that stay: there is a jump to new code, and nothing of the function but such an address leads there | it is a further entry, and nothing describes code by it alone |
+//! | addresses inside of moved functions that code forms where an instruction could begin, and that stay: there is a jump to new code, and nothing of the function but such an address leads there | it is a further entry, and nothing describes code by it alone |
 //! | lists of places that are patched or watched at run time, read in every way | likewise |
 //!
 //! That nothing leads into the jumps at old entries is shown in [`super::inside`]; that new unwind entries are found,

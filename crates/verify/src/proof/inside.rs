@@ -612,6 +612,11 @@ fn used_straight<'b, A: Arch>(
                 visit(at, FieldKind::Forms, page);
                 return true;
             }
+            // A result may be the page as it is; no other register has anything for the caller that it had not.
+            Flow::Stop if A::is_return(word) => {
+                visit(at, FieldKind::Forms, page);
+                return true;
+            }
             _ => return false,
         }
         let Some(touched) = A::touched(word) else {
@@ -637,4 +642,44 @@ fn used_straight<'b, A: Arch>(
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::aarch64::AArch64;
+
+    /// What code at 0x1000 that begins with `adrp x1, 0x2000` makes of the page, in front of a `ldr w0, [x1, #16]` that
+    /// control does not come to.
+    fn made(words: &[u32]) -> Vec<(FieldKind, u64)> {
+        let adrp = 0xb000_0001u32;
+        let all = [&[adrp][..], words, &[0xb940_1020]].concat();
+        let bytes: Vec<u8> = all.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let mut made = Vec::new();
+        addresses_of_pages::<AArch64>(0x1000, &bytes, &|_| true, &mut |_, kind, to| {
+            made.push((kind, to));
+        });
+        made
+    }
+
+    /// Functions of gnuplot, top and GDK were refused for what is read elsewhere by the same register.
+    #[test]
+    fn a_page_is_followed_over_conversions_and_up_to_a_return() {
+        let (forms, accesses) = (FieldKind::Forms, FieldKind::Accesses);
+        let (add, add_to_other, ret) = (0x9120_0021, 0x9120_0020, 0xd65f_03c0);
+        // scvtf d1, w0; add x1, x1, #0x800
+        assert_eq!(made(&[0x1e62_0001, add, ret]), [(forms, 0x2800)]);
+        // add x0, x1, #0x800
+        let given = made(&[add_to_other, ret]);
+        assert_eq!(given, [(forms, 0x2800), (forms, 0x2000)]);
+        // ucvtf d0, x1: it is calculated with.
+        let escaped = made(&[0x9e63_0020, add, ret]);
+        assert_eq!(escaped.last(), Some(&(accesses, 0x2010)));
+        // b .+8: it may be used there.
+        let escaped = made(&[add_to_other, 0x1400_0002]);
+        assert_eq!(escaped.last(), Some(&(accesses, 0x2010)));
+        // br x30 is a jump.
+        let escaped = made(&[add_to_other, 0xd61f_03c0]);
+        assert_eq!(escaped.last(), Some(&(accesses, 0x2010)));
+    }
 }

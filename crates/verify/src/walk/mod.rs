@@ -1234,6 +1234,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 return Ok(false);
             };
             match new.flow {
+                // By its bytes it may be the same code, or lead there, and by its unwind row it is another part.
+                Flow::Nothing | Flow::Jump(_) if !self.has_row_of(&chain, here) => {
+                    return Ok(false);
+                }
                 Flow::Nothing => here += u64::from(new.len),
                 Flow::Jump(target) => here = OutputAddr::new(target),
                 // A counter, which no part of the old code has.
@@ -1258,6 +1262,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     old = next;
                 }
                 Flow::Next if old.field.is_some() != new.field.is_some() => return Ok(false),
+                _ if !self.has_row_of(&[at], here) => return Ok(false),
                 _ if old.field.is_none() && new.field.is_none() => {
                     return Ok(same_insn(bytes, old_bytes, usize::from(old.len)));
                 }

@@ -85,6 +85,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         fail(failure)
     }
 
+    /// Whether new code at `q` has the unwind row of one of the old addresses, if there are some.
+    pub(super) fn has_row_of(&self, old: &[InputAddr], q: OutputAddr) -> bool {
+        let row = self.s.new_rows.row(q.get(), 1).0;
+        let mut rows = old.iter().map(|p| self.s.old_rows.row(p.get(), 1).0);
+        old.is_empty() || rows.any(|old| old == row)
+    }
+
     /// The same for an instruction that is not a call. In C++ one that no call site covers cannot throw, says the
     /// compiler that was asked for exceptions from such instructions; then nothing depends on what covers it. In Ada
     /// it may: a push of the prologue onto a full stack.

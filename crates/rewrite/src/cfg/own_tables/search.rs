@@ -182,13 +182,18 @@ impl<'a, 'd> Search<'a, 'd> {
                     | Flow::ShortCond { target } => self.index.get(&target).copied(),
                     // A loop may jump again to what was loaded in front of it.
                     Flow::IndirectJump => {
-                        let to = I::jump_register(self.code.bytes(insn), insn);
-                        if to.is_some_and(|to| RegSet(1 << to).meets(open)) {
+                        if I::operand_registers(self.code.bytes(insn), insn).meets(open) {
                             return true;
                         }
                         let to = self.edges.get(&k).into_iter().flatten();
                         work.extend(to.map(|to| (*to, open, low)));
                         break;
+                    }
+                    // Where it goes may be in a table of functions.
+                    Flow::IndirectCall
+                        if I::operand_registers(self.code.bytes(insn), insn).meets(open) =>
+                    {
+                        return true;
                     }
                     // Calls do not look at what they keep.
                     Flow::Call { .. } | Flow::IndirectCall if !self.is_end[k] => {

@@ -10,7 +10,7 @@
 //! | immediate | 100x | n (m for `extr`, d for `movk`, `bfm`) | d |
 //! | register | x101 | n, m, a of three-source | d, but for conditional compares |
 //! | loads and stores | x1x0 | n, m; t of stores; everything of exclusives and atomics | t of plain loads |
-//! | vectors and scalars | x111 | n and d where general registers take part | |
+//! | vectors and scalars | x111 | n, and d where it is general or may be, where general registers take part | |
 //! | SVE | 0010 | d, n, m, 12 to 15 | |
 //! | SME | 0000 | all | |
 //! | branches, system | 101x | t, n, modifier; of hints x16, x17, x30 | |
@@ -68,7 +68,15 @@ pub(crate) fn touched(w: u32) -> Option<Touched> {
             // Between general and vector registers: conversions and moves, dup, ins, umov, smov.
             let convert = w & 0x5f00_0000 == 0x1e00_0000 && (w >> 21 & 1 == 0 || w >> 10 & 63 == 0);
             let copy = w & 0x9fe0_8400 == 0x0e00_0400;
-            if convert || copy {
+            // `scvtf`, `ucvtf`, and `fmov` of a general register; `dup` and `ins` of one: d is a vector register.
+            let to_vector = match w >> 16 & 31 {
+                2 | 3 => convert,
+                7 | 15 => convert && w >> 21 & 1 == 1,
+                _ => false,
+            };
+            if to_vector || copy && matches!(w >> 11 & 15, 1 | 3) {
+                made(n, 0)
+            } else if convert || copy {
                 partly(n | d, d)
             } else {
                 made(0, 0)
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn common_instructions_read_and_overwrite_what_the_manual_says() {
         let x = |list: &[u32]| list.iter().fold(0, |set, r| set | 1 << r);
-        let cases: [(u32, &[u32], &[u32], &str); 18] = [
+        let cases: [(u32, &[u32], &[u32], &str); 30] = [
             (0x9100_4020, &[1], &[0], "add x0, x1, #0x10"),
             (0x8b02_0020, &[1, 2], &[0], "add x0, x1, x2"),
             (0xd280_0020, &[], &[0], "mov x0, #1"),
@@ -182,6 +190,18 @@ mod tests {
             (0xfd40_0420, &[1], &[], "ldr d0, [x1, #8]"),
             (0x1e62_2820, &[], &[], "fadd d0, d1, d2"),
             (0x9e66_0020, &[0, 1], &[], "fmov x0, d1"),
+            (0x9e67_0020, &[1], &[], "fmov d0, x1"),
+            (0x9eaf_0020, &[1], &[], "fmov v0.d[1], x1"),
+            (0x9eae_0020, &[0, 1], &[], "fmov x0, v1.d[1]"),
+            (0x1e62_0020, &[1], &[], "scvtf d0, w1"),
+            (0x9e23_0020, &[1], &[], "ucvtf s0, x1"),
+            (0x9e42_fc20, &[1], &[], "scvtf d0, x1, #1"),
+            (0x9e78_0020, &[0, 1], &[], "fcvtzs x0, d1"),
+            (0x9e58_fc20, &[0, 1], &[], "fcvtzs x0, d1, #1"),
+            (0x1e7e_0020, &[0, 1], &[], "fjcvtzs w0, d1"),
+            (0x4e08_0c20, &[1], &[], "dup v0.2d, x1"),
+            (0x4e18_1c20, &[1], &[], "mov v0.d[1], x1"),
+            (0x4e18_3c20, &[0, 1], &[], "mov x0, v1.d[1]"),
             (0x5800_0040, &[], &[0], "ldr x0, literal"),
             (0xd53b_d040, &[0], &[], "mrs x0, tpidr_el0"),
         ];

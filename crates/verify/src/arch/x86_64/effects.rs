@@ -130,7 +130,7 @@ fn repeats(insn: &Instruction) -> u32 {
 }
 
 /// The size of the only operand, in bytes; 0 if it is not known.
-fn width(insn: &Instruction) -> u8 {
+pub(super) fn width(insn: &Instruction) -> u8 {
     match insn.operand(0) {
         Operand::Register { reg } => match reg.class() {
             register_class::Q => 8,

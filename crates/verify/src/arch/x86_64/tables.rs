@@ -5,7 +5,7 @@
 //! may write is not known.
 
 use super::super::{IndexGuard, LabelFallback, LabelLoad, Leaves, Left, TableLoad};
-use super::effects::{address, effects, general, implicit, writes_first};
+use super::effects::{address, effects, general, implicit, width, writes_first};
 use super::steps::{immediate, memory, plain, whole};
 use super::{Flow, X86_64, decode_raw, prefix_len};
 use crate::arch::Arch;
@@ -51,18 +51,27 @@ fn writes(insn: &Instruction) -> u32 {
     let Some((read, overwritten)) = implicit(insn) else {
         return u32::MAX;
     };
+    // The decoder says `rax` of an operand that there is not.
     let named = |i: u8| match insn.operand(i) {
+        _ if i >= insn.operand_count() => 0,
         Operand::Register { reg } | Operand::RegisterMaskMerge { reg, .. } => {
             general(reg).map_or(0, |r| r.0)
         }
         _ => 0,
     };
     let operands = match insn.opcode() {
-        CMP | TEST | PUSH | BT | NOP => 0,
+        CMP | TEST | PUSH | BT => 0,
         XCHG | XADD | MULX => named(0) | named(1),
         _ => named(0),
     };
-    operands | read | overwritten
+    // `implicit` tells those that are overwritten as a whole, and those that are read.
+    let parts = match insn.opcode() {
+        LAHF => 1,
+        CWD => 1 << 2,
+        MUL | IMUL if insn.operand_count() == 1 && width(insn) != 1 => 1 | 1 << 2,
+        _ => 0,
+    };
+    operands | read | overwritten | parts
 }
 
 /// See [`Arch::leaves`].
@@ -487,6 +496,34 @@ mod tests {
         // The operand as well, though it is only read.
         assert_eq!(leaves(b"\xf7\xe1", 0).writes, 7, "mul ecx");
         assert_eq!(leaves(b"\x0f\x05", 0).writes, 0xffff, "syscall");
+    }
+
+    /// A switch with `fabs` between the mask of its index and the load of the entry was refused.
+    #[test]
+    fn what_has_no_operand_writes_what_it_is_known_to() {
+        let cases: [(&[u8], u32, &str); 18] = [
+            (b"\xd9\xe1", 0, "fabs"),
+            (b"\xd9\xe8", 0, "fld1"),
+            (b"\xd9\xc0", 0, "fld st(0)"),
+            (b"\xdf\xe0", 1, "fnstsw ax"),
+            (b"\x0f\x77", 0, "emms"),
+            (b"\xf8", 0, "clc"),
+            (b"\x90", 0, "nop"),
+            (b"\x0f\x1f\x44\x00\x00", 0, "nop [rax+rax+0]"),
+            (b"\xf3\x0f\x1e\xfa", 0, "endbr64"),
+            (b"\x9f", 1, "lahf"),
+            (b"\x99", 1 | 1 << 2, "cdq"),
+            (b"\x66\x99", 1 | 1 << 2, "cwd"),
+            (b"\x66\x98", 1, "cbw"),
+            (b"\x66\xf7\xe1", 7, "mul cx"),
+            (b"\x66\xf7\xe9", 7, "imul cx"),
+            (b"\xf6\xe1", 3, "mul cl"),
+            (b"\xf3\x48\x0f\x1e\xca", 1 << 2, "rdsspq rdx"),
+            (b"\x0f\x01\xf9", 7, "rdtscp"),
+        ];
+        for (code, writes, text) in cases {
+            assert_eq!(leaves(code, 0x1000).writes, writes, "{text}");
+        }
     }
 
     #[test]
