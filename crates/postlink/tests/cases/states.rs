@@ -446,10 +446,7 @@ fn stress(
         seed.as_ref(),
     ];
     let mut command = postlink("optimize", &arguments);
-    if case.falls_back.is_none() {
-        command.arg("--poison");
-    }
-    command.args(&case.optimize);
+    command.arg("--poison").args(&case.optimize);
     rewritten(case, command, dir, "stressed")?;
     let program = folder.join(built.program.file_name().unwrap_or_default());
     let seen = execute(case, kind, &program, dir, "stressed.run", None)?;

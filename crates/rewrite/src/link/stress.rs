@@ -127,6 +127,10 @@ pub fn old_bodies(
         if function.address_taken && !leads_on(&start) || !function.entries.iter().all(leads_on) {
             continue;
         }
+        // A jump through a table that was not read as a whole leads to old code, which runs on from there.
+        if !r.falls_back.is_empty() {
+            continue;
+        }
         for p in &function.pieces {
             let p = &program.pieces[*p as usize];
             let first = jumps.partition_point(|j| j.0 < p.start);
