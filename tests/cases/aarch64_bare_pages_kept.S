@@ -1,7 +1,7 @@
-//# about: AArch64 without kept relocations: a page is in a register while a general register is converted to a vector of that number, and where the function returns; elsewhere the function reads by that register, at what would be another function's entry in that page
+//# about: AArch64 without kept relocations: a page is in a register while a general register is converted to a vector of that number; elsewhere the function reads by that register, at what would be another function's entry in that page
 //# kinds: aarch64-gcc-pie aarch64-clang-pie aarch64-gcc-nopie
 //# moved: led
-//# stdout: 12 44 12 44 31
+//# stdout: 12 44 31
     .text
     .balign 4096
     nop
@@ -66,69 +66,38 @@ converts:
     .size converts, .-converts
 
     .p2align 4
-    .globl gives
-    .type gives, %function
-gives:
-    .cfi_startproc
-    cbz w0, 1f
-    adrp x1, beside
-    add x0, x1, :lo12:beside
-    ret
-1:  adrp x1, values
-    add x1, x1, :lo12:values
-    ldr w0, [x1, #16]
-    ret
-    .cfi_endproc
-    .size gives, .-gives
-
-    .p2align 4
     .globl main
     .type main, %function
 main:
     .cfi_startproc
-    stp x29, x30, [sp, #-48]!
-    .cfi_def_cfa_offset 48
-    .cfi_offset 29, -48
-    .cfi_offset 30, -40
+    stp x29, x30, [sp, #-32]!
+    .cfi_def_cfa_offset 32
+    .cfi_offset 29, -32
+    .cfi_offset 30, -24
     stp x19, x20, [sp, #16]
-    .cfi_offset 19, -32
-    .cfi_offset 20, -24
-    str x21, [sp, #32]
-    .cfi_offset 21, -16
+    .cfi_offset 19, -16
+    .cfi_offset 20, -8
     mov w0, #5
     bl converts
     mov w19, w0
     mov w0, #0
     bl converts
     mov w20, w0
-    mov w0, #1
-    bl gives
-    mov x8, x0
-    mov w0, #5
-    blr x8
-    mov w21, w0
     mov w0, #10
     bl led
-    str w0, [sp, #40]
-    mov w0, #0
-    bl gives
-    mov w4, w0
-    ldr w5, [sp, #40]
+    mov w3, w0
     mov w1, w19
     mov w2, w20
-    mov w3, w21
     adrp x0, format
     add x0, x0, :lo12:format
     bl printf
     mov w0, #0
-    ldr x21, [sp, #32]
     ldp x19, x20, [sp, #16]
-    ldp x29, x30, [sp], #48
+    ldp x29, x30, [sp], #32
     .cfi_restore 29
     .cfi_restore 30
     .cfi_restore 19
     .cfi_restore 20
-    .cfi_restore 21
     .cfi_def_cfa_offset 0
     ret
     .cfi_endproc
@@ -136,7 +105,7 @@ main:
 
     .section .rodata
 format:
-    .asciz "%d %d %d %d %d\n"
+    .asciz "%d %d %d\n"
     .balign 8
 values:
     .word 40, 41, 42, 43, 44
