@@ -285,7 +285,7 @@ pub struct Optimizing {
     pub stress: Option<u64>,
     /// For tests, with --stress: overwrite old bodies with breakpoints once the output is proved
     ///
-    /// But for those in which jumps of the new code may continue.
+    /// But for those in which jumps of the new code may continue, and what these call.
     #[arg(long, requires = "stress", hide = true)]
     pub poison: bool,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's

@@ -119,6 +119,7 @@ pub fn old_bodies(
     }
     jumps.sort_unstable();
     let leads_on = |entry: &u64| jumps.binary_search_by_key(entry, |j| j.0).is_ok();
+    let some_fall_back = moving(ready).any(|(_, r)| !r.falls_back.is_empty());
     let mut bodies = Vec::new();
     for (_, r) in moving(ready) {
         let function = &program.functions[r.function as usize];
@@ -127,8 +128,9 @@ pub fn old_bodies(
         if function.address_taken && !leads_on(&start) || !function.entries.iter().all(leads_on) {
             continue;
         }
-        // A jump through a table that was not read as a whole leads to old code, which runs on from there.
-        if !r.falls_back.is_empty() {
+        // A jump through a table that was not read as a whole leads to old code, which runs on from there, and calls
+        // others by their old entries.
+        if !r.falls_back.is_empty() || some_fall_back && !leads_on(&start) {
             continue;
         }
         for p in &function.pieces {
