@@ -119,18 +119,21 @@ pub fn old_bodies(
     }
     jumps.sort_unstable();
     let leads_on = |entry: &u64| jumps.binary_search_by_key(entry, |j| j.0).is_ok();
-    let some_fall_back = moving(ready).any(|(_, r)| !r.falls_back.is_empty());
+    // Old code runs where there is no space for a jump at an entry that a pointer leads to, and where a jump of new
+    // code goes through a table that was not read as a whole; it calls others by their old entries.
+    let runs_old_code = |r: &Ready| {
+        let function = &program.functions[r.function as usize];
+        let start = program.start(r.function as usize);
+        function.address_taken && !leads_on(&start)
+            || !function.entries.iter().all(leads_on)
+            || !r.falls_back.is_empty()
+    };
+    let some_run_old_code = moving(ready).any(|(_, r)| runs_old_code(r));
     let mut bodies = Vec::new();
     for (_, r) in moving(ready) {
         let function = &program.functions[r.function as usize];
         let start = program.start(r.function as usize);
-        // Without space for a jump at an entry, control that enters there stays in the old body.
-        if function.address_taken && !leads_on(&start) || !function.entries.iter().all(leads_on) {
-            continue;
-        }
-        // A jump through a table that was not read as a whole leads to old code, which runs on from there, and calls
-        // others by their old entries.
-        if !r.falls_back.is_empty() || some_fall_back && !leads_on(&start) {
+        if runs_old_code(r) || some_run_old_code && !leads_on(&start) {
             continue;
         }
         for p in &function.pieces {
