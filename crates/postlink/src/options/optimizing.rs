@@ -285,8 +285,8 @@ pub struct Optimizing {
     pub stress: Option<u64>,
     /// For tests, with --stress: overwrite old bodies with breakpoints once the output is proved
     ///
-    /// But for those where old code may still run: a jump of new code continues there, or no jump fits at the entry, and
-    /// what these call.
+    /// But for those where old code may still run, as a jump of new code continues there or no jump fits at the
+    /// entry, and for what these call.
     #[arg(long, requires = "stress", hide = true)]
     pub poison: bool,
     /// Write tables (.note.bolt_bat) that translate addresses of the output to the input's
