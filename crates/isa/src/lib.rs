@@ -1092,6 +1092,13 @@ pub trait Encode: Decode {
         false
     }
 
+    /// Appends what gives registers the values that a jump through a table leaves in them: one (`target`) an address,
+    /// and another (`distance`) a number that is extended with its sign. It overwrites no flag. Returns false if there
+    /// is no such form.
+    fn put_restored<T>(_out: &mut Code<T>, _target: (u8, T), _distance: Option<(u8, i32)>) -> bool {
+        false
+    }
+
     /// Appends what lets a register pass (`base`) that holds a table's address (`table`), and leads to a load of the
     /// old code (`old`) where it holds another. It overwrites the register `scratch`, and no flag. Returns false if
     /// there is no such form.

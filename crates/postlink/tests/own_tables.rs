@@ -134,6 +134,69 @@ fn switches_have_tables_of_their_own_and_faults_in_them_are_found() {
     assert!(missed.is_empty(), "not found: {missed:#?}");
 }
 
+/// Entries that lead to what reads the jump's registers led to old code, where nothing counts and no layout helps.
+#[test]
+fn what_a_jump_through_a_table_leaves_in_registers_is_restored_and_faults_in_that_are_found() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/cases/own_table_restored.c"
+    );
+    let source = std::fs::read_to_string(path).expect("a case");
+    let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
+    for flags in [["-O1", "-fPIE", "-pie"], ["-O1", "-fno-pie", "-no-pie"]] {
+        let folder = Folder::new();
+        let certificates = copies(&folder, &source, &flags);
+        let input = std::fs::read(folder.path("app")).expect("the program");
+        for (said, output) in certificates.iter().zip(["counting", "opt"]) {
+            for name in ["spilled", "both", "carried", "again"] {
+                let bounds = bounds(said, name);
+                assert!(!bounds.is_empty(), "{output}: {name}");
+                assert!(bounds.iter().all(|b| b == "proved"), "{output}: {bounds:?}");
+            }
+            let output = std::fs::read(folder.path(output)).expect("the output");
+            for (kind, times) in support::faults::spoil(&input, &output, Kind::RESTORED) {
+                *applied.entry(kind).or_default() += times;
+            }
+        }
+        let inspect = ["inspect", "app", "--relocations", "none", "--json"];
+        let said: serde_json::Value =
+            serde_json::from_str(&folder.postlink(&inspect)).expect("JSON");
+        // That with the carry, and what is behind another, which is no entry of it.
+        assert_eq!(said["tables_to_old_code"], 1, "{said}");
+        assert_eq!(said["falls_back"], serde_json::json!([0, 0]), "{said}");
+    }
+    let kinds = Kind::RESTORED.iter();
+    let never: Vec<_> = kinds.filter(|k| !applied.contains_key(k)).collect();
+    assert!(never.is_empty(), "never applied: {never:?}");
+}
+
+/// The checker refused such a function: call sites cover all of the old code, and what restores a register is behind
+/// the new code's. A personality routine without a name may ask what any instruction raises.
+#[test]
+fn what_restores_a_register_needs_no_call_site() {
+    if !is_installed("clang++-19") {
+        return;
+    }
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/cases/own_table_restored_in_try.cpp"
+    );
+    let folder = Folder::new();
+    let app = folder.path("app");
+    let mut compile = std::process::Command::new("clang++-19");
+    compile.args(["-O2", "-static", "-s", "-w", path, "-o"]);
+    assert!(compile.arg(&app).status().expect("clang++-19").success());
+    let plain = folder.run(&app, &[]);
+    let instrument = ["instrument", "app", "-o", "counting", "--json"];
+    let said: serde_json::Value =
+        serde_json::from_str(&folder.postlink(&instrument)).expect("JSON");
+    assert_eq!(said["refused"], serde_json::json!([]), "{said}");
+    folder.counting_prints(&plain);
+}
+
 /// Tables of labels of position-independent programs: one instruction becomes two there.
 #[test]
 fn labels_of_position_independent_programs_have_own_tables_and_faults_in_them_are_found() {

@@ -152,6 +152,7 @@ fn every_kind_of_fault_applies_somewhere_and_is_found_everywhere() {
                 Kind::CALLERS_SIGNED,
                 Kind::OWN_TABLES,
                 Kind::OWN_TABLES_AARCH64,
+                Kind::RESTORED,
                 Kind::LABEL_TABLES,
                 Kind::LABEL_TABLES_X86_64,
                 Kind::DEBUG,

@@ -332,6 +332,10 @@ impl Encode for X86_64 {
         base.is_none() && values::put_label_fallback(out, to, entry)
     }
 
+    fn put_restored<T>(out: &mut Code<T>, target: (u8, T), distance: Option<(u8, i32)>) -> bool {
+        values::put_restored(out, target, distance)
+    }
+
     fn put_index_guard<T>(out: &mut Code<T>, register: u8, last: u32, old: T) -> bool {
         values::put_index_guard(out, register, last, old)
     }

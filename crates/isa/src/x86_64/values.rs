@@ -374,6 +374,32 @@ pub fn put_label_fallback<T>(out: &mut Code<T>, to: u8, entry: T) -> bool {
     true
 }
 
+/// See [`crate::Encode::put_restored`]: `mov D,distance` and `lea T,[rip+target]`.
+pub fn put_restored<T>(
+    out: &mut Code<T>,
+    (to, target): (u8, T),
+    distance: Option<(u8, i32)>,
+) -> bool {
+    // The stack pointer is no target.
+    if to == 4 || distance.is_some_and(|d| d.0 == 4 || d.0 == to) {
+        return false;
+    }
+    if let Some((to, distance)) = distance {
+        out.bytes
+            .extend_from_slice(&[0x48 | to >> 3, 0xc7, 0xc0 | to & 7]);
+        out.bytes.extend_from_slice(&distance.to_le_bytes());
+    }
+    out.bytes
+        .extend_from_slice(&[0x48 | to >> 3 << 2, 0x8d, 0x05 | (to & 7) << 3]);
+    out.fixups.push(Fixup {
+        at: out.bytes.len() as u32,
+        kind: FixupKind::Rel32 { trail: 0 },
+        target,
+    });
+    out.bytes.extend_from_slice(&[0; 4]);
+    true
+}
+
 /// See [`crate::Encode::put_index_guard`].
 pub fn put_index_guard<T>(out: &mut Code<T>, register: u8, last: u32, old: T) -> bool {
     let (rex, modrm) = (0x48 | register >> 3, 0xf8 | register & 7);
@@ -402,6 +428,24 @@ mod tests {
         let insn = X86_64::decode(code, 0x1000).expect("an instruction");
         assert_eq!(usize::from(insn.len), code.len());
         insn
+    }
+
+    #[test]
+    fn what_restores_registers_is_written() {
+        let put = |target: u8, distance: Option<(u8, i32)>| {
+            let mut code = Code::default();
+            put_restored(&mut code, (target, ()), distance).then_some(code)
+        };
+        let code = put(9, Some((12, -2))).expect("code");
+        let both = b"\x49\xc7\xc4\xfe\xff\xff\xff\x4c\x8d\x0d\0\0\0\0";
+        assert_eq!(code.bytes, both);
+        assert_eq!(code.fixups[0].at, 10);
+        let code = put(0, None).expect("code");
+        assert_eq!(code.bytes, b"\x48\x8d\x05\0\0\0\0");
+        assert_eq!(code.fixups[0].at, 3);
+        // The stack pointer, and one register for both.
+        assert!(put(4, None).is_none() && put(0, Some((4, 1))).is_none());
+        assert!(put(1, Some((1, 1))).is_none());
     }
 
     #[test]

@@ -143,9 +143,10 @@ impl Inspect {
             row(
                 "jump tables",
                 format!(
-                    "{} of new code's own, {} of them with a comparison of the index or the base added",
+                    "{} of new code's own, {} of them with a comparison of the index or the base added, {} with entries that continue in old code",
                     counted(proved + guarded, "table", "tables"),
-                    count(guarded)
+                    count(guarded),
+                    count(i.tables_to_old_code)
                 ),
             );
             let (functions, jumps) = i.falls_back;

@@ -25,4 +25,4 @@ pub use build::{Scratch, build, build_for_now};
 pub use explained::{ExplainedJump, JumpOutcome, JumpReason, fall_backs, keeps};
 pub use graph::*;
 pub use own_bases::OwnBase;
-pub use own_tables::{Fallback, OwnTable};
+pub use own_tables::{Fallback, OwnEntry, OwnTable, Restored};

@@ -31,6 +31,11 @@
 //! from a table of words that count from the old one ([`LabelLoad::Displaced`]). Old code does not come back there, so
 //! other jumps may keep their table.
 //!
+//! A register that the jump leaves with another value may be read where an entry leads: compilers combine results of 8
+//! bits in registers of 32, and spill registers whose upper bits are of no account. Such an entry leads to an
+//! instruction or two in front of the block, which give the registers what they held ([`Restored`]). It leads to the
+//! old code where the flags that the addition sets are read, or where the register may be jumped to again.
+//!
 //! `B` and `B'` must be constants, and how large `I` may be must be known, by data flow over the function
 //! ([`super::values`]). An index that nothing bounds is compared in front of the load with the last entry of those that
 //! lead into the function, and where it is above, the old load goes on. So is one whose type alone bounds it, where
@@ -92,6 +97,8 @@ pub struct OwnTable {
     pub scratch: Option<u8>,
     /// What its entries lead to where an index is of no label, if there are such.
     pub fallback: Option<Fallback>,
+    /// The registers that [restored entries](OwnEntry::restores) give what they held.
+    pub restored: Option<Restored>,
     /// Nothing bounds the index: it is compared with the last entry. Or the base is not known: it is compared with the
     /// old table's address.
     pub guarded: bool,
@@ -110,6 +117,22 @@ pub struct Fallback {
     pub base: Option<u8>,
 }
 
+/// Registers that a jump through a table of its own leaves with other values than one through the old table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// That of the target: it held the target's old address.
+    pub target: u8,
+    /// That of the loaded distance, where it is another one: it held the old table's entry, extended with its sign.
+    pub distance: Option<u8>,
+}
+
+impl Restored {
+    /// Both, as a set.
+    fn registers(self) -> u32 {
+        1 << self.target | self.distance.map_or(0, |register| 1 << register)
+    }
+}
+
 /// An entry of such a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnEntry {
@@ -119,6 +142,10 @@ pub struct OwnEntry {
     pub target: u64,
     /// That is a place of the function which a jump may lead to.
     pub inside: bool,
+    /// It is behind the next address that the function forms, so it is probably no entry.
+    pub behind: bool,
+    /// [`OwnTable::restored`] has to be given there what it held.
+    pub restores: bool,
     /// The block there, if it is.
     pub block: Option<super::graph::BlockId>,
 }
@@ -175,6 +202,15 @@ impl OwnTable {
     pub fn is_inside(&self, at: u64) -> bool {
         self.relative && self.load < at && at <= self.jump
     }
+}
+
+/// A way that a jump through a table may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Edge {
+    /// Number of the instruction that it leads to.
+    to: usize,
+    /// Registers that are given there what they held.
+    restored: u32,
 }
 
 /// What reads a table.
@@ -377,7 +413,7 @@ pub(super) struct Search<'a, 'd> {
     /// By number: instructions that form the old tables' addresses all the same, as something else reads them.
     pub forms_old: FxHashSet<usize>,
     /// By number of a jump through a table that was found: where it leads.
-    edges: FxHashMap<usize, Vec<usize>>,
+    edges: FxHashMap<usize, Vec<Edge>>,
     /// Registers in which the addresses of other tables are formed, with those of the old ones.
     pub based: FxHashSet<(u8, u64)>,
     /// By number: loads that may read them.

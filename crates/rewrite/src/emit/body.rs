@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::analyse::{EdgeCounter, NodeCounter, Probes, Target, counter_place};
-use crate::cfg::{Block, BlockId, Cfg, Fallback, OwnTable, Term, Use};
+use crate::cfg::{Block, BlockId, Cfg, Fallback, OwnEntry, OwnTable, Restored, Term, Use};
 use crate::discover::Program;
 use crate::passes::{Change, Changes};
 use crate::pin::Pin;
@@ -188,7 +188,8 @@ pub struct Emitted {
     pub entry_check: u32,
     /// Where control from outside enters [further blocks](Probes::secondary_checks): block, fragment, offset.
     pub external_entries: Vec<(BlockId, u8, u32)>,
-    /// Fallbacks of tables of labels: the first table that has it, the entry, fragment, offset.
+    /// Fallbacks of tables of labels, and what restored entries lead to: the first table that has it, the entry,
+    /// fragment, offset.
     pub fallbacks: Vec<(u32, u32, u8, u32)>,
 }
 
@@ -433,7 +434,8 @@ fn emit_with<I: Isa>(
             order[fragment].push(e.units.len() as u32 - 1);
         }
     }
-    let fallbacks = e.fallbacks(unit_of, order)?;
+    let mut fallbacks = e.fallbacks(unit_of, order)?;
+    e.restored_entries(unit_of, order, &mut fallbacks)?;
     e.relax(order, (short, lens, places));
     let mut out = Emitted {
         blocks: vec![(u8::MAX, 0); n],
@@ -1003,6 +1005,66 @@ impl<'d, I: Isa> Emitter<'_, 'd, I> {
         let len = self.temp.bytes.len() as u32 - begin.0;
         self.spans.push(Span::added(0, len, (table.jump, piece)));
         let unit = self.unit(fragment, begin, (table.jump, piece));
+        self.units.push(unit);
+        Ok(self.units.len() as u32 - 1)
+    }
+
+    /// Code that gives registers what they held, of all entries of tables that need it.
+    fn restored_entries(
+        &mut self,
+        unit_of: &[u32],
+        order: &mut [Vec<u32>; 2],
+        all: &mut Vec<(u32, u32, u32)>,
+    ) -> Result<(), Pin> {
+        let mut done: FxHashMap<(BlockId, u8, Option<(u8, i32)>), u32> = FxHashMap::default();
+        for (table, n) in self.cfg.own_tables.iter().zip(0u32..) {
+            let Some(restored) = table.restored else {
+                continue;
+            };
+            let entries = table.entries.iter().zip(0u32..);
+            for (entry, k) in entries.filter(|e| e.0.restores) {
+                let block = entry.block.ok_or(Pin::NotInstructions)?;
+                // Where it is the same code, it is once there.
+                let distance = restored.distance.map(|to| (to, entry.stored as i32));
+                let key = (block, restored.target, distance);
+                let unit = match done.get(&key) {
+                    Some(unit) => *unit,
+                    None => {
+                        let unit = self.restored_entry((block, entry), restored, unit_of)?;
+                        order[usize::from(self.units[unit as usize].fragment)].push(unit);
+                        done.insert(key, unit);
+                        unit
+                    }
+                };
+                all.push((n, k, unit));
+            }
+        }
+        Ok(())
+    }
+
+    /// Such code for one entry, which leads to a block.
+    fn restored_entry(
+        &mut self,
+        (block, entry): (BlockId, &OwnEntry),
+        restored: Restored,
+        unit_of: &[u32],
+    ) -> Result<u32, Pin> {
+        let to = unit_of.get(block as usize).copied();
+        let to = to
+            .filter(|to| *to != u32::MAX)
+            .ok_or(Pin::NotInstructions)?;
+        let unit = &self.units[to as usize];
+        let (fragment, state) = (unit.fragment, self.first_state(unit));
+        let begin = self.begin();
+        let target = (restored.target, Target::Same(entry.target));
+        let distance = restored.distance.map(|to| (to, entry.stored as i32));
+        if !I::put_restored(&mut self.temp, target, distance) {
+            return Err(Pin::OutOfReach);
+        }
+        let len = self.temp.bytes.len() as u32 - begin.0;
+        self.spans.push(Span::added(0, len, state));
+        let mut unit = self.unit(fragment, begin, state);
+        unit.jump = Some((Dest::Unit(to), Reach::Short));
         self.units.push(unit);
         Ok(self.units.len() as u32 - 1)
     }

@@ -112,6 +112,14 @@ impl Placement {
         Some(*start + u64::from(offset))
     }
 
+    /// Where a restored entry `k` of the n-th table of the i-th function leads.
+    fn restored(&self, r: &Ready, i: usize, n: usize, k: u32) -> Option<OutputAddr> {
+        let mut all = r.code.fallbacks.iter();
+        let &(_, _, fragment, offset) = all.find(|f| f.0 as usize == n && f.1 == k)?;
+        let start = self.fragments[i].get(usize::from(fragment))?;
+        Some(*start + u64::from(offset))
+    }
+
     /// Fills in all tables.
     pub(super) fn fill_own_tables(
         &self,
@@ -136,6 +144,10 @@ impl Placement {
                             fallback.get().wrapping_sub(base)
                         }
                         None => entry.stored,
+                        Some(_) if entry.restores => {
+                            let restored = self.restored(r, i, n, k).ok_or_else(too_far)?;
+                            restored.get().wrapping_sub(base)
+                        }
                         Some(b) => self.block(ready, i, b).get().wrapping_sub(base),
                     };
                     let width = usize::from(table.width);

@@ -18,7 +18,7 @@
 
 use super::ready::{Ready, moving};
 use crate::analyse::EntryPatch;
-use crate::cfg::BlockId;
+use crate::cfg::{BlockId, OwnTable};
 use crate::discover::Program;
 
 /// A generator of numbers that are spread well enough (SplitMix64, public domain, Sebastiano Vigna).
@@ -120,13 +120,26 @@ pub fn old_bodies(
     jumps.sort_unstable();
     let leads_on = |entry: &u64| jumps.binary_search_by_key(entry, |j| j.0).is_ok();
     // Old code runs where there is no space for a jump at an entry that a pointer leads to, and where a jump of new
-    // code goes through a table that was not read as a whole; it calls others by their old entries.
+    // code goes through a table that was not read as a whole, or by an entry that stays; it calls others by their old
+    // entries.
+    let stays = |function: usize, table: &OwnTable| {
+        let mut old = table
+            .entries
+            .iter()
+            .filter(|e| e.block.is_none() && !e.behind);
+        let own = |target: u64| {
+            let piece = program.piece_at(target);
+            piece.is_some_and(|p| p.function as usize == function)
+        };
+        table.guarded || old.any(|e| own(e.target))
+    };
     let runs_old_code = |r: &Ready| {
         let function = &program.functions[r.function as usize];
         let start = program.start(r.function as usize);
         function.address_taken && !leads_on(&start)
             || !function.entries.iter().all(leads_on)
             || !r.falls_back.is_empty()
+            || r.own_tables.iter().any(|t| stays(r.function as usize, t))
     };
     let some_run_old_code = moving(ready).any(|(_, r)| runs_old_code(r));
     let mut bodies = Vec::new();

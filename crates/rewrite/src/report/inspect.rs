@@ -5,7 +5,7 @@ use postlink_isa::{Isa, Machine, with_isa};
 use serde::Serialize;
 
 use crate::analyse::{Analysed, FunctionCounters, Scratch, count_pins, prepare};
-use crate::cfg::{self, ExplainedJump, Term};
+use crate::cfg::{self, Cfg, ExplainedJump, OwnTable, Term};
 use crate::discover::{
     Basis, NonlocalExits, Program, check_input, check_program, is_program, runtimes,
 };
@@ -77,6 +77,8 @@ pub struct Inspection {
     /// Table jumps of movable functions that have tables of their own: with an index that is bounded by what the
     /// program compares, and with a guard.
     pub own_tables: (usize, usize),
+    /// Those of them that have an entry which leads to an instruction of the function's old code.
+    pub tables_to_old_code: usize,
     /// Pointers to code in data.
     pub code_pointers: usize,
     /// Dynamic relocations.
@@ -120,6 +122,34 @@ pub(crate) fn tail_calls(program: &Program<'_>, function: usize, a: &Analysed<'_
     tail_call_jumps(program, function, a).len()
 }
 
+/// Whether an entry of a table of new code's own leads to an instruction of the function's old code. Words behind the
+/// end of the old table, which a bound of the index may include, lead anywhere else.
+fn leads_to_old_code<I: Isa>(program: &Program<'_>, cfg: &Cfg, table: &OwnTable) -> bool {
+    let is_instruction = |target: u64| {
+        let blocks = &cfg.blocks;
+        let Some(block) = blocks.iter().find(|b| b.start <= target && target < b.end) else {
+            return false;
+        };
+        let Some(code) = program.elf.bytes_at(block.start, block.end - block.start) else {
+            return false;
+        };
+        let mut at = block.start;
+        while at < target {
+            let rest = code.get((at - block.start) as usize..);
+            match rest.and_then(|rest| I::decode(rest, at)) {
+                Some(insn) => at = insn.end(),
+                None => return false,
+            }
+        }
+        at == target
+    };
+    let mut old = table
+        .entries
+        .iter()
+        .filter(|e| e.block.is_none() && !e.behind);
+    old.any(|e| is_instruction(e.target))
+}
+
 /// Addresses of those.
 fn tail_call_jumps(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> Vec<u64> {
     let Some(unwind) = &a.unwind else {
@@ -145,14 +175,14 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let nonlocal_exits = NonlocalExits::new(&program);
     phases.begin("functions");
     phases::expect(program.functions.len());
-    let shares: Vec<(FunctionCounters, [usize; 6], Vec<ExplainedJump>)> =
+    let shares: Vec<(FunctionCounters, [usize; 7], Vec<ExplainedJump>)> =
         postlink_parallel::map_range_with(
             program.functions.len(),
             Scratch::default,
             |scratch, f| {
                 phases::did();
                 let a = prepare::analyse::<I>(&program, &nonlocal_exits, f, scratch);
-                let numbers = a.as_ref().map_or([0; 6], |a| {
+                let numbers = a.as_ref().map_or([0; 7], |a| {
                     let led = usize::from(a.entry_patch.is_none());
                     let tables = &a.cfg.own_tables;
                     let guarded = tables.iter().filter(|t| t.guarded).count();
@@ -161,7 +191,11 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
                     let tail_calls = tail_calls(&program, f, a);
                     let to_old = to_old.count() - tail_calls;
                     let proved = tables.len() - guarded;
-                    [blocks, led, to_old, proved, guarded, tail_calls]
+                    let leave = tables
+                        .iter()
+                        .filter(|t| leads_to_old_code::<I>(&program, &a.cfg, t));
+                    let leave = leave.count();
+                    [blocks, led, to_old, proved, guarded, tail_calls, leave]
                 });
                 let jumps = match &a {
                     Ok(a) => {
@@ -183,7 +217,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
     let (blocks, led) = (sum(0) as u64, sum(1));
     let falls_back = (shares.iter().filter(|s| s.1[2] > 0).count(), sum(2));
     let own_tables = (sum(3), sum(4));
-    let sum_of_tail_calls = sum(5);
+    let (sum_of_tail_calls, sum_of_leaving) = (sum(5), sum(6));
     let jumps = shares.iter().enumerate();
     let indirect_jumps = jumps.flat_map(|(f, share)| {
         let function = program.name(f);
@@ -237,6 +271,7 @@ fn inspect_with<I: Isa>(elf: &Elf<'_>, phases: &mut Phases) -> Result<Inspection
         tail_calls: sum_of_tail_calls,
         indirect_jumps,
         own_tables,
+        tables_to_old_code: sum_of_leaving,
         code_pointers: program.refs.pointers.len(),
         dynamic_relocations: elf.dyn_relocs()?.len(),
         symbols: elf.symbols(SymbolTable::Static).len(),

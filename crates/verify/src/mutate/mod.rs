@@ -327,6 +327,16 @@ kinds! {
     OwnTableShort,
     /// The claim says that entries of the old table count from elsewhere.
     OwnBaseOff,
+    /// Code in front of a jump table's target forms another address than the target's.
+    RestoredTargetOff,
+    /// It forms it in another register.
+    RestoredTargetRegister,
+    /// It gives another distance.
+    RestoredDistanceOff,
+    /// It gives it to another register.
+    RestoredDistanceRegister,
+    /// It jumps to another instruction.
+    RestoredElsewhere,
     /// What loads an entry loads one of another width.
     OwnEntryWidth,
     /// It takes another register for the index.
@@ -650,6 +660,15 @@ impl Kind {
         Kind::GuardOtherRegister,
         Kind::GuardTargetOff,
         Kind::IndexGuardLost,
+    ];
+
+    /// Kinds that only those have with code in front of a jump table's targets that gives registers what they held.
+    pub const RESTORED: &'static [Kind] = &[
+        Kind::RestoredTargetOff,
+        Kind::RestoredTargetRegister,
+        Kind::RestoredDistanceOff,
+        Kind::RestoredDistanceRegister,
+        Kind::RestoredElsewhere,
     ];
 
     /// Kinds that only outputs have whose instructions were changed.
@@ -1015,7 +1034,7 @@ impl<'a> Faults<'a> {
             BasisLied | LevelLied | FallBackUnclaimed | FormedFollows | IntoEntryJump => {
                 self.bare_edits(kind)
             }
-            _ if [Kind::OWN_TABLES, Kind::OWN_TABLES_AARCH64]
+            _ if [Kind::OWN_TABLES, Kind::OWN_TABLES_AARCH64, Kind::RESTORED]
                 .iter()
                 .any(|list| list.contains(&kind)) =>
             {

@@ -56,6 +56,13 @@ impl Faults<'_> {
                     self.claiming(&claim, format!("at {:#x}", t.load.1))
                 })
                 .collect(),
+            Kind::RestoredTargetOff
+            | Kind::RestoredTargetRegister
+            | Kind::RestoredDistanceOff
+            | Kind::RestoredDistanceRegister
+            | Kind::RestoredElsewhere => each
+                .filter_map(|t| self.restored_edit(kind, &t.2))
+                .collect(),
             _ if self.arm => each.filter_map(|t| self.word_edit(kind, &t.2)).collect(),
             _ => each
                 .filter_map(|t| self.index_guard_edit(kind, &t.2))
@@ -189,6 +196,64 @@ impl Faults<'_> {
             }
         };
         Some(Edit { what, changes })
+    }
+
+    /// What gives registers what they held is another: `mov D,distance`, if it is there, `lea T,[rip+target]`, and a
+    /// jump.
+    fn restored_edit(&self, kind: Kind, table: &OwnTable) -> Option<Edit> {
+        const MOV: usize = 7;
+        const LEA: usize = 7;
+        if self.arm || table.wide {
+            return None;
+        }
+        let words = self.output.bytes(table.new.get(), table.range().len())?;
+        let old = self.input.bytes(table.old.get(), table.range().len())?;
+        let distance_of = matches!(
+            kind,
+            Kind::RestoredDistanceOff | Kind::RestoredDistanceRegister
+        );
+        (0..table.entries as usize).find_map(|i| {
+            let target = |words: &[u8]| {
+                let word = u32_in(words, 4 * i)? as i32;
+                Some(table.base.wrapping_add_signed(word.into()))
+            };
+            let (from, to) = (target(old)?, target(words)?);
+            let at = self.offset(to)?;
+            let bytes = self.output.data.get(at..at + MOV + LEA + 2)?;
+            let is_mov = matches!(bytes, [0x48 | 0x49, 0xc7, 0xc0..=0xc7, ..]);
+            let lea = if is_mov { MOV } else { 0 };
+            let [0x48 | 0x4c, 0x8d, modrm, ..] = bytes.get(lea..)? else {
+                return None;
+            };
+            let end = to + (lea + LEA) as u64;
+            let further = u32_in(bytes, lea + 3)? as i32;
+            let forms = end.wrapping_add_signed(further.into()) == from && modrm & 0xc7 == 5;
+            if !forms || distance_of && !is_mov {
+                return None;
+            }
+            // In place of `rax` another, and the other way round.
+            let other = |register: u8| if register == 0 { 3 } else { 0 };
+            let (place, new) = match kind {
+                Kind::RestoredTargetOff => (lea + 3, bytes.get(lea + 3)? ^ 1),
+                Kind::RestoredTargetRegister => (lea + 2, 5 | other(modrm >> 3 & 7) << 3),
+                Kind::RestoredDistanceOff => (3, bytes.get(3)? ^ 4),
+                Kind::RestoredDistanceRegister => (2, 0xc0 | other(bytes.get(2)? & 7)),
+                _ => {
+                    let short = *bytes.get(lea + LEA)? == 0xeb;
+                    let place = lea + LEA + 1;
+                    let unlike = self.output.data.get(at + place)?.wrapping_sub(2);
+                    (
+                        place,
+                        if short {
+                            unlike
+                        } else {
+                            unlike.wrapping_sub(3)
+                        },
+                    )
+                }
+            };
+            Some(Edit::new(format!("at {to:#x}"), at + place, &[new]))
+        })
     }
 
     /// A guard that is another, or none.

@@ -11,6 +11,7 @@
 //! | the base | is the address that the claim says, in the register in which the load and the addition have it |
 //! | the index | is below the number of entries: by comparisons, masks and types, or by a guard in front of the load |
 //! | what is loaded, and the sum | are read by the addition and the jump, and by nothing else; where the program has overwritten the low 8 bits, those may be read, and the register may be copied |
+//! | or is restored | an entry leads to code that gives the registers what they held, the target's address and the old distance, and jumps to the pair of where the old entry leads |
 //! | a guard | lets pass what is below the number of entries, unsigned, of all bits, and leads the rest to the old load |
 //!
 //! On AArch64 the entries of the input may be too narrow for new code, and no load has a displacement. There all from
@@ -79,6 +80,8 @@ pub(super) struct OwnTables {
     pub bases: FxHashMap<OutputAddr, usize>,
     /// Tables of labels whose entries were related, and whether registers hold their addresses.
     pub published: Vec<(OwnTable, bool, usize)>,
+    /// By number of the table: the registers that code in front of its targets gives what they held.
+    restored: FxHashMap<usize, Vec<Restored>>,
     /// What entries of theirs lead to that are of no label.
     pub fallbacks: FxHashMap<usize, Fallback>,
     /// Guards, with their ends.
@@ -91,6 +94,15 @@ pub(super) struct OwnTables {
     returns: FxHashMap<OutputAddr, bool>,
     /// Calls that were looked at, and whether they are of functions that do not return.
     calls: RefCell<FxHashMap<OutputAddr, bool>>,
+}
+
+/// Code that gives registers what a jump through the old table left in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Restored {
+    /// The register that gets the target's address.
+    target: u8,
+    /// The register that gets the distance from the base, if there is one.
+    distance: Option<u8>,
 }
 
 /// What data flow takes for granted of calls.
@@ -310,6 +322,17 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return wrong("an entry of a jump table leads to code that was overwritten");
                 }
                 self.enter_old(from);
+            } else if let Some((restored, end)) = self.restored(table, from, to) {
+                self.lets_jumps_in(from, to)?;
+                self.mark_restored(from, to, end)?;
+                let Some(insn) = self.insn_at(end) else {
+                    return wrong("what restores registers leads nowhere");
+                };
+                if let Flow::Jump(block) = insn.flow {
+                    self.relate(from, OutputAddr::new(block))?;
+                }
+                self.own.restored.entry(number).or_default().push(restored);
+                targets.push(to);
             } else if self.f.in_old(from) && self.f.in_new(to) {
                 self.lets_jumps_in(from, to)?;
                 self.relate(from, to)?;
@@ -323,6 +346,55 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         targets.sort_unstable();
         targets.dedup();
         self.own.targets.insert(number, targets);
+        Ok(())
+    }
+
+    /// The code at `to` as what gives registers what a jump to `from` through the old table left in them, with the
+    /// jump at its end.
+    fn restored(
+        &self,
+        table: &OwnTable,
+        from: InputAddr,
+        to: OutputAddr,
+    ) -> Option<(Restored, OutputAddr)> {
+        if A::STEP > 1 || !self.f.in_old(from) || !self.f.in_new(to) {
+            return None;
+        }
+        let step = |at: OutputAddr| {
+            let insn = self.insn_at(at).filter(|insn| insn.flow == Flow::Next)?;
+            let left = A::leaves(self.new_bytes(at)?.0, at.get()).left?;
+            Some((left, at + u64::from(insn.len)))
+        };
+        let (mut left, mut at) = step(to)?;
+        let mut distance = None;
+        if let (register, Left::Number(number)) = left {
+            let is_entry = !table.wide && table.base.wrapping_add(number) == from.get();
+            distance = Some(register).filter(|_| is_entry);
+            distance?;
+            (left, at) = step(at)?;
+        }
+        let (target, Left::Address(address)) = left else {
+            return None;
+        };
+        let jumps = self
+            .insn_at(at)
+            .is_some_and(|insn| matches!(insn.flow, Flow::Jump(_)));
+        (address == from.get() && jumps).then_some((Restored { target, distance }, at))
+    }
+
+    /// Marks such code, with the jump at `last`, and compares what unwinding says of it: it stands for the target. As
+    /// it touches no memory, no exception comes from it, whatever call sites cover it.
+    fn mark_restored(&mut self, from: InputAddr, to: OutputAddr, last: OutputAddr) -> Step {
+        let mut at = to;
+        while at <= last {
+            let Some(insn) = self.insn_at(at) else {
+                break;
+            };
+            let slot = self.new_bytes(at).map_or(0, |b| b.1);
+            self.mark(at, slot, insn.len.into(), from)?;
+            self.check_rows(&[from], at, insn.len.into())?;
+            at += u64::from(insn.len);
+        }
         Ok(())
     }
 
@@ -837,6 +909,23 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
     }
 
+    /// Whether the jump at `at` goes to what is in the register that gets the target's address, and the distance was
+    /// loaded into the other one.
+    fn is_restored_right(
+        &self,
+        restored: Restored,
+        (at, number): (OutputAddr, usize),
+        bytes: &[u8],
+        values: &Values,
+    ) -> bool {
+        let own = self.insn_at(at);
+        let own = own.and_then(|insn| bytes.get(..usize::from(insn.len)));
+        let operand = own.and_then(|own| A::operand(own, at.get()));
+        let jumps = operand.is_some_and(|o| o.0 == Operand::Register(restored.target));
+        let loaded = |to: u8| to != restored.target && values.fact(to) == Some(Fact::Entry(number));
+        jumps && restored.distance.is_none_or(loaded)
+    }
+
     /// Judges a whole jump through a table by what is known before it.
     fn judge_jump(
         &self,
@@ -901,6 +990,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         }
         let jump = matches!(insn.flow, Flow::IndirectJump { .. });
         if let Some(number) = self.through(at, insn, bytes, values).filter(|_| jump) {
+            let restored = self.own.restored.get(&number).into_iter().flatten();
+            for restored in restored {
+                if !self.is_restored_right(*restored, (at, number), bytes, values) {
+                    return wrong(
+                        "code in front of a jump table's target gives a register another value",
+                    );
+                }
+            }
             shown.jumps.push((at, number));
             return Ok(());
         }

@@ -4,7 +4,7 @@ use postlink_isa::{Flow, Isa, RegSet, Sets, TableJump, TableLoad};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::values::{State, What};
-use super::{Form, OwnTable, Search};
+use super::{Edge, Form, OwnTable, Search};
 
 /// How often what changes at a place is taken in before it is given up.
 const OFTEN: u32 = 24;
@@ -64,7 +64,7 @@ impl Search<'_, '_> {
     }
 
     /// Data flow with these edges beside those of direct jumps.
-    pub(super) fn flow<I: Isa>(&self, edges: &FxHashMap<usize, Vec<usize>>) -> Facts {
+    pub(super) fn flow<I: Isa>(&self, edges: &FxHashMap<usize, Vec<Edge>>) -> Facts {
         let mut states: FxHashMap<usize, (State, u32)> = FxHashMap::default();
         let mut work: Vec<usize> = Vec::new();
         for k in &self.entered {
@@ -108,7 +108,7 @@ impl Search<'_, '_> {
         &self,
         from: usize,
         mut state: State,
-        edges: &FxHashMap<usize, Vec<usize>>,
+        edges: &FxHashMap<usize, Vec<Edge>>,
         goes: &mut dyn FnMut(usize, State),
         mut facts: Option<&mut Facts>,
     ) {
@@ -122,8 +122,8 @@ impl Search<'_, '_> {
             }
             if let Some((shape, jump)) = self.whole_jump(k) {
                 state.forget(shape.writes);
-                for to in edges.get(&jump).into_iter().flatten() {
-                    goes(*to, state.clone());
+                for edge in edges.get(&jump).into_iter().flatten() {
+                    goes(edge.to, state.clone());
                 }
                 return;
             }
@@ -156,8 +156,10 @@ impl Search<'_, '_> {
                 }
                 Flow::IndirectJump => {
                     self.plain::<I>(k, &mut state);
-                    for to in edges.get(&k).into_iter().flatten() {
-                        goes(*to, state.clone());
+                    for edge in edges.get(&k).into_iter().flatten() {
+                        let mut state = state.clone();
+                        state.forget(edge.restored);
+                        goes(edge.to, state);
                     }
                     return;
                 }

@@ -81,6 +81,8 @@ impl Search<'_, '_> {
                 stored: to.unwrap_or(0),
                 target: to.unwrap_or(0),
                 inside: to.as_ref().is_some_and(leads),
+                behind: false,
+                restores: false,
                 block: None,
             }
         };
@@ -131,6 +133,7 @@ impl Search<'_, '_> {
             labels: labels.or(Some(LabelLoad::Formed)),
             scratch,
             fallback: fallback.filter(|_| leaves),
+            restored: None,
             guarded,
             base_guard: shape.base.filter(|_| guarded),
             entries,

@@ -1,10 +1,10 @@
 //! What the tables are, under the assumption that those found so far are some.
 
-use postlink_isa::{Flow, Isa, RegSet, Sets};
+use postlink_isa::{Code, Flow, Isa, RegSet, Sets};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::build::FunctionCode;
-use super::{ENTRIES, Form, OwnEntry, OwnTable, Search, has_label_loads};
+use super::{ENTRIES, Edge, Form, OwnEntry, OwnTable, Restored, Search, has_label_loads};
 
 impl<'a, 'd> Search<'a, 'd> {
     pub fn new<I: Isa>(code: &'a FunctionCode<'a, 'd>, loads: Vec<(usize, Form)>) -> Self {
@@ -55,18 +55,21 @@ impl<'a, 'd> Search<'a, 'd> {
     }
 
     /// Where jumps through tables lead.
-    pub(super) fn edges_of(&mut self, assumed: &[OwnTable]) -> FxHashMap<usize, Vec<usize>> {
-        let mut edges: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+    pub(super) fn edges_of(&mut self, assumed: &[OwnTable]) -> FxHashMap<usize, Vec<Edge>> {
+        let mut edges: FxHashMap<usize, Vec<Edge>> = FxHashMap::default();
         for table in assumed {
-            let mut to: Vec<usize> = table
-                .entries
-                .iter()
-                .filter(|e| e.inside)
-                .filter_map(|e| self.index.get(&e.target).copied())
-                .collect();
+            let registers = table.restored.map_or(0, Restored::registers);
+            let edge = |e: &OwnEntry| {
+                Some(Edge {
+                    to: self.index.get(&e.target).copied()?,
+                    restored: if e.restores { registers } else { 0 },
+                })
+            };
+            let inside = table.entries.iter().filter(|e| e.inside);
+            let mut to: Vec<Edge> = inside.filter_map(edge).collect();
             to.sort_unstable();
             to.dedup();
-            to.iter().for_each(|k| self.is_leader[*k] = true);
+            to.iter().for_each(|edge| self.is_leader[edge.to] = true);
             edges.insert(self.index[&table.jump], to);
         }
         edges
@@ -141,6 +144,20 @@ impl<'a, 'd> Search<'a, 'd> {
         tables
     }
 
+    /// The registers of [`Self::changed_by`] whose values can be told from an entry.
+    fn restored_by<I: Isa>(&self, jump: usize, load: u32) -> Option<Restored> {
+        let insn = &self.code.insns[jump];
+        let target = I::jump_register(self.code.bytes(insn), insn)?;
+        let Form::Load(shape) = self.loads[load as usize].1 else {
+            return None;
+        };
+        let distance = shape.to.filter(|to| *to != target);
+        let mut unused: Code<()> = Code::default();
+        let told = (distance.is_none() || shape.width == 4)
+            && I::put_restored(&mut unused, (target, ()), distance.map(|to| (to, 0)));
+        told.then_some(Restored { target, distance })
+    }
+
     /// Registers and flags that a jump through a table of its own leaves otherwise than through the old one: what is
     /// loaded, the sum, and what the addition says.
     pub(super) fn changed_by<I: Isa>(&self, jump: usize, load: u32) -> RegSet {
@@ -162,6 +179,11 @@ impl<'a, 'd> Search<'a, 'd> {
     /// Whether code at an instruction reads what a jump that leads there has changed, up to what leaves.
     /// Loops that jump again to what they have loaded once do, results of 8 bits, and what only looks like an entry.
     pub(super) fn may_read<I: Isa>(&self, from: usize, changed: RegSet) -> bool {
+        self.may_use::<I>(from, changed, false)
+    }
+
+    /// The same, or (`jumps`) whether an indirect jump there may go to what one of the registers holds.
+    fn may_use<I: Isa>(&self, from: usize, changed: RegSet, jumps: bool) -> bool {
         const MOST: usize = 1 << 14;
         let insns = self.code.insns;
         let mut work = vec![(from, changed, RegSet::EMPTY)];
@@ -186,12 +208,16 @@ impl<'a, 'd> Search<'a, 'd> {
                             return true;
                         }
                         let to = self.edges.get(&k).into_iter().flatten();
-                        work.extend(to.map(|to| (*to, open, low)));
+                        work.extend(to.map(|edge| {
+                            let restored = RegSet(edge.restored.into());
+                            (edge.to, open.minus(restored), low.minus(restored))
+                        }));
                         break;
                     }
                     // Where it goes may be in a table of functions.
                     Flow::IndirectCall
-                        if I::operand_registers(self.code.bytes(insn), insn).meets(open) =>
+                        if !jumps
+                            && I::operand_registers(self.code.bytes(insn), insn).meets(open) =>
                     {
                         return true;
                     }
@@ -220,7 +246,7 @@ impl<'a, 'd> Search<'a, 'd> {
                     _ => None,
                 };
                 let is_read = effects.reads.meets(whole) || wide.meets(open.minus(whole));
-                if is_read && copied.is_none() {
+                if is_read && copied.is_none() && !jumps {
                     return true;
                 }
                 open = open.minus(effects.kills);
@@ -245,6 +271,13 @@ impl<'a, 'd> Search<'a, 'd> {
             }
         }
         false
+    }
+
+    /// The next address after a table's that the function forms: probably another table.
+    fn next_formed(&self, table: u64) -> Option<u64> {
+        let formed = self.code.insns.iter().filter(|i| i.traits.forms_address);
+        let formed = formed.filter_map(|i| Some(i.field?.target));
+        formed.filter(|to| *to > table).min()
     }
 
     /// Reads a table.
@@ -281,20 +314,50 @@ impl<'a, 'd> Search<'a, 'd> {
                 stored,
                 target,
                 inside: true,
+                behind: false,
+                restores: false,
                 block: None,
             })
         };
         let changed = self.changed_by::<I>(jump, load);
-        let leads = |e: &OwnEntry| {
-            let to = self.index.get(&e.target);
+        // Words behind the table are no entries, and what they lead to is not looked at.
+        let own = self.next_formed(table);
+        let own = own.map_or(room, |next| room.min((next - table) / width));
+        let leads = |e: &OwnEntry, i: u64| {
+            let to = self.index.get(&e.target).filter(|_| i < own);
             to.is_some_and(|to| !self.may_read::<I>(*to, changed))
         };
-        // A bound that is the type's, not the table's: what follows the table may lead to what old entries overwrite.
-        let is_lost = |e: &OwnEntry| {
-            let program = self.code.program;
-            program.may_be_overwritten(e.target) && !leads(e)
+        let restored = self.restored_by::<I>(jump, load);
+        let known = |i: &u64| entry(*i).is_some_and(|e| self.index.contains_key(&e.target));
+        let sure = own.min(most.saturating_add(1));
+        let limit = restored.map_or(0, |_| (0..sure).take_while(known).count() as u64);
+        let restores = |e: &OwnEntry, i: u64| {
+            let to = self.index.get(&e.target).filter(|_| i < limit);
+            let to = to.filter(|to| !self.code.insns[**to].traits.landing_pad);
+            to.is_some_and(|to| {
+                let registers = changed.minus(I::FLAGS);
+                !self.may_read::<I>(*to, changed.minus(registers))
+                    && !self.may_use::<I>(*to, registers, true)
+            })
         };
-        let guarded = most >= room || (0..=most).map_while(entry).any(|e| is_lost(&e));
+        // What leads into the function, as it is or as it is restored.
+        let inside = |(i, e): (u64, OwnEntry)| {
+            let leads = leads(&e, i);
+            let restores = !leads && restores(&e, i);
+            OwnEntry {
+                inside: leads || restores,
+                behind: i >= own,
+                restores,
+                ..e
+            }
+        };
+        // A bound that is the type's, not the table's: what follows the table may lead to what old entries overwrite.
+        let is_lost = |(i, e): (u64, OwnEntry)| {
+            let program = self.code.program;
+            program.may_be_overwritten(e.target) && !inside((i, e)).inside
+        };
+        let numbered = |i: u64| Some((i, entry(i)?));
+        let guarded = most >= room || (0..=most).map_while(numbered).any(is_lost);
         let entries: Vec<OwnEntry> = if guarded {
             // Its flags would be others where an addition does not change them anyhow.
             if width == 8 || matches!(form, Form::Jump(_)) {
@@ -303,19 +366,19 @@ impl<'a, 'd> Search<'a, 'd> {
             let next = starts.iter().filter(|s| **s > table).min();
             let limit = next.map_or(room, |next| room.min((next - table) / width));
             let limit = limit.min(most.saturating_add(1));
-            (0..limit).map_while(entry).take_while(leads).collect()
+            (0..limit)
+                .map_while(numbered)
+                .map(inside)
+                .take_while(|e| e.inside)
+                .collect()
         } else {
-            let left = |e: OwnEntry| OwnEntry {
-                // Else it goes on in old code.
-                inside: leads(&e),
-                ..e
-            };
-            (0..=most).map_while(entry).map(left).collect()
+            // What is not inside goes on in old code.
+            (0..=most).map_while(numbered).map(inside).collect()
         };
         let whole = guarded && entries.len() >= 2 || entries.len() as u64 == most.saturating_add(1);
         let insn = &self.code.insns[at];
         let jump = self.code.insns[jump].addr;
-        if !whole || !entries.iter().any(leads) {
+        if !whole || !entries.iter().any(|e| e.inside) {
             return None;
         }
         let plain = OwnTable {
@@ -332,6 +395,7 @@ impl<'a, 'd> Search<'a, 'd> {
             labels: None,
             scratch: None,
             fallback: None,
+            restored,
             guarded,
             base_guard: None,
             entries,
