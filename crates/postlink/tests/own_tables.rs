@@ -173,6 +173,67 @@ fn what_a_jump_through_a_table_leaves_in_registers_is_restored_and_faults_in_tha
     assert!(never.is_empty(), "never applied: {never:?}");
 }
 
+/// An interpreter that stores labels in the code that it runs went on in old code from its first jump on: it was not
+/// counted, and no layout helped.
+#[test]
+fn labels_that_a_program_has_stored_lead_back_to_new_code() {
+    if !is_installed("gcc") {
+        return;
+    }
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/cases/labels_in_memory.c"
+    );
+    let source = std::fs::read_to_string(path).expect("a case");
+    let folder = Folder::new();
+    let [counting, _] = copies(&folder, &source, &["-O2", "-fPIE", "-pie"]);
+    let functions = counting["functions"].as_array().expect("functions");
+    let run = functions.iter().find(|f| f["name"] == "run");
+    assert!(!run.expect("it has moved")["falls_back"].is_null());
+    let inspect = ["inspect", "app", "--relocations", "none", "--json"];
+    let said: serde_json::Value = serde_json::from_str(&folder.postlink(&inspect)).expect("JSON");
+    let jumps = said["indirect_jumps"].as_array().expect("jumps");
+    let outcomes = jumps.iter().filter(|j| j["function"] == "run");
+    let outcomes: Vec<_> = outcomes.map(|j| j["outcome"].as_str()).collect();
+    assert!(!outcomes.is_empty(), "{said}");
+    assert!(
+        outcomes.iter().all(|o| *o == Some("through-old-code")),
+        "{said}"
+    );
+    // Three instructions at the least for each of 2,000 additions, 1,000 and 1,003 times round a loop.
+    let profile = folder.path("run.plraw");
+    let mut counting = folder.command(folder.path("counting"), &[]);
+    assert!(
+        counting
+            .env("POSTLINK_PROFILE", &profile)
+            .status()
+            .expect("it runs")
+            .success()
+    );
+    let show = [
+        "show",
+        "run.plraw",
+        "--binary",
+        "app",
+        "--json",
+        "--relocations",
+        "none",
+    ];
+    let said: serde_json::Value = serde_json::from_str(&folder.postlink(&show)).expect("JSON");
+    let functions = said["functions"].as_array().expect("functions");
+    let run = functions.iter().find(|f| f["name"] == "run");
+    let instructions = run.and_then(|f| f["instructions"].as_u64());
+    assert!(instructions > Some(15_000), "{said}");
+    // A label that leads to another block, or nowhere.
+    let [input, output] =
+        ["app", "counting"].map(|name| std::fs::read(folder.path(name)).expect("a file"));
+    let kinds = [Kind::EntryJumpToWrongFunction, Kind::ClaimedEntryOff];
+    let spoilt = support::faults::spoil(&input, &output, &kinds);
+    assert!(!spoilt.is_empty());
+    let spoilt = support::faults::spoil(&input, &output, Kind::WITHOUT_RELOCATIONS);
+    assert!(!spoilt.is_empty());
+}
+
 /// The checker refused such a function: call sites cover all of the old code, and what restores a register is behind
 /// the new code's. A personality routine without a name may ask what any instruction raises.
 #[test]
@@ -333,6 +394,8 @@ __asm__(".text\n.skip 512,0xcc\n");
 __attribute__((noinline, noipa)) int other(int x) { return x * 5 + (x >> 3); }
 int typed(const unsigned char *op, int x);
 int through(const unsigned char *op, int x);
+int padded(const unsigned char *op, int x);
+int shortest(int x);
 int again(const unsigned char *op, int x);
 int bits(const unsigned char *op, int x);
 signed char part(const unsigned char *op, int x);
@@ -341,6 +404,14 @@ __asm__(".text\n.globl typed\n.type typed,@function\ntyped:\n.cfi_startproc\n"
   ".Lb0: lea 1(%rsi),%eax\nret\n.Lb1: lea (%rsi,%rsi,2),%eax\nret\n.Lb2: lea -7(%rsi),%eax\nret\n"
   ".cfi_endproc\n.size typed,.-typed\n.section .rodata\n.p2align 2\n"
   ".Lbytes: .long .Lb0-.Lbytes, .Lb1-.Lbytes, .Lb2-.Lbytes\n.long other+2-.Lbytes\n.zero 1008\n.text\n");
+/* What looks like a fourth entry leads to the padding behind a function, which its old entry's jump needs. */
+__asm__(".p2align 4\n.globl shortest\n.type shortest,@function\nshortest:\n.cfi_startproc\nlea 1(%rdi),%eax\nret\n"
+  ".cfi_endproc\n.size shortest,.-shortest\n.p2align 4\n"
+  ".globl padded\n.type padded,@function\npadded:\n.cfi_startproc\n"
+  "movzbl (%rdi),%eax\nlea .Lpadded(%rip),%rcx\nmovslq (%rcx,%rax,4),%rax\nadd %rcx,%rax\njmp *%rax\n"
+  ".Lq0: lea 1(%rsi),%eax\nret\n.Lq1: lea (%rsi,%rsi,2),%eax\nret\n.Lq2: lea -7(%rsi),%eax\nret\n"
+  ".cfi_endproc\n.size padded,.-padded\n.section .rodata\n.p2align 2\n"
+  ".Lpadded: .long .Lq0-.Lpadded, .Lq1-.Lpadded, .Lq2-.Lpadded\n.long shortest+4-.Lpadded\n.zero 1008\n.text\n");
 /* It jumps again and again to what it has loaded once. */
 __asm__(".globl again\n.type again,@function\nagain:\n.cfi_startproc\n"
   "movzbl (%rdi),%eax\nlea .Lonce(%rip),%rcx\nmovslq (%rcx,%rax,4),%rdx\nadd %rcx,%rdx\nxor %eax,%eax\n"
@@ -371,7 +442,7 @@ __asm__(".globl through\n.type through,@function\nthrough:\n.cfi_startproc\n"
   ".Lread: .long .Lr0-.Lread, .Lr1-.Lread\n.text\n");
 __attribute__((noinline, noipa)) int drive(int n) {
   int a = 0;
-  for (int i = 0; i < n; i++) { unsigned char op = i % 3; a += typed(&op, i) ^ other(i) + again(&op, i) - bits(&op, i) + 2 * part(&op, i) - through(&op, i % 2 ? i : -i); }
+  for (int i = 0; i < n; i++) { unsigned char op = i % 3; a += typed(&op, i) ^ padded(&op, i) + shortest(i) + other(i) + again(&op, i) - bits(&op, i) + 2 * part(&op, i) - through(&op, i % 2 ? i : -i); }
   printf("%d\n", a);
   return 0;
 }
@@ -482,13 +553,13 @@ int main(void) {
     let jumps = said["indirect_jumps"].as_array().expect("a list");
     assert_eq!(jumps.len(), 1, "{said}");
     assert_eq!(jumps[0]["function"], "labels", "{said}");
-    assert_eq!(jumps[0]["outcome"], "old-code", "{said}");
+    assert_eq!(jumps[0]["outcome"], "through-old-code", "{said}");
     assert_eq!(jumps[0]["reason"], "no-table", "{said}");
     let listed = folder.postlink(&["inspect", "app", "--relocations", "none", "--jumps"]);
     assert_eq!(listed.lines().count(), 1, "{listed}");
     let address = jumps[0]["address"].as_u64().expect("a number");
     assert!(listed.contains(&format!("{address:#x} labels")), "{listed}");
-    let why = "continuing in old code: what it goes to was not loaded from a table";
+    let why = "through old code: what it goes to was not loaded from a table";
     assert!(listed.contains(why), "{listed}");
     let said = folder.postlink(&["inspect", "app", "--relocations", "none"]);
     assert!(said.contains(why), "{said}");

@@ -1,7 +1,10 @@
 //! Old entries: where a jump to the new code fits.
 
+use std::cell::OnceCell;
+
 use postlink_elf::InputAddr;
 use postlink_isa::{Code, FixupKind, Isa, Place, Reach};
+use smallvec::SmallVec;
 
 use crate::cfg::{BlockId, Cfg, Field, Term, Use};
 use crate::discover::{Piece, Program};
@@ -25,13 +28,14 @@ pub struct SecondaryEntry {
     pub block: BlockId,
 }
 
-/// Entries of a function beside its first where a jump to the new code fits. Pointers to them are not
-/// followed; where there is no jump, control that enters through one runs the old body up to its next table
-/// or call, as it always was.
+/// Entries of a function beside its first where a jump to the new code fits, and labels at which control comes back
+/// from old code. Pointers to them are not followed; where there is no jump, control that enters through one runs the
+/// old body up to its next table or call, as it always was.
 pub fn secondary_entries<I: Isa>(
     program: &Program<'_>,
     cfg: &Cfg,
     function: usize,
+    targets: &OnceCell<Vec<u64>>,
 ) -> Vec<SecondaryEntry> {
     let f = &program.functions[function];
     let start = program.start(function);
@@ -46,19 +50,26 @@ pub fn secondary_entries<I: Isa>(
             .binary_search_by_key(&entry, |m| m.0)
             .ok()?;
         Some(SecondaryEntry {
-            patch: entry_patch::<I>(program, cfg, entry)?,
+            patch: entry_patch::<I>(program, cfg, entry, targets)?,
             block: cfg.address_taken[at].1,
         })
     };
-    f.entries.iter().filter_map(jump).collect()
+    let labels = f.labels.iter().filter(|_| !program.refs.kept);
+    f.entries.iter().chain(labels).filter_map(jump).collect()
 }
 
 /// Whether a jump to the new place fits at an entry: five bytes that nothing else jumps into, after a landing
-/// pad if there is one.
-pub fn entry_patch<I: Isa>(program: &Program<'_>, cfg: &Cfg, entry: u64) -> Option<EntryPatch> {
+/// pad if there is one. `targets`: room for [`table_targets`], which are the same for all entries of the function.
+pub fn entry_patch<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    entry: u64,
+    targets: &OnceCell<Vec<u64>>,
+) -> Option<EntryPatch> {
     let (piece, at, end) = place_of_jump::<I>(program, entry)?;
     if !program.refs.kept
-        && (!program.entry_proof.allows(at, end) || may_table_lead_into::<I>(program, cfg, at, end))
+        && (!program.entry_proof.allows(at, end)
+            || may_table_lead_into::<I>(program, cfg, (at, end), targets))
     {
         return None;
     }
@@ -190,15 +201,34 @@ fn has_room<I: Isa>(program: &Program<'_>, piece: &Piece, end: u64) -> bool {
 }
 
 /// Whether a jump of the function may lead through a table to an instruction that a jump at an old entry overwrites
-/// after its first byte, `at`, up to `end`: whichever of the addresses that the function forms is the table, and
-/// whichever its entries are added to.
-fn may_table_lead_into<I: Isa>(program: &Program<'_>, cfg: &Cfg, at: u64, end: u64) -> bool {
-    /// More entries than this no table has.
-    const ENTRIES: u64 = 4096;
+/// after its first byte, `at`, up to `end`.
+fn may_table_lead_into<I: Isa>(
+    program: &Program<'_>,
+    cfg: &Cfg,
+    (at, end): (u64, u64),
+    targets: &OnceCell<Vec<u64>>,
+) -> bool {
     let second = (at + 1).next_multiple_of(I::INSTRUCTION_ALIGNMENT);
     if cfg.falls_back.is_empty() && cfg.own_tables.is_empty() || second >= end {
         return false;
     }
+    let targets = targets.get_or_init(|| table_targets::<I>(program, cfg));
+    let next = targets.partition_point(|to| *to <= at);
+    targets.get(next).is_some_and(|to| *to < end)
+}
+
+/// Where in the function a jump of it may lead through a table, ascending: whichever of the addresses that the function
+/// forms is the table, and whichever its entries are added to.
+fn table_targets<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<u64> {
+    /// More entries than this no table has.
+    const ENTRIES: u64 = 4096;
+    let function = cfg.blocks.first().and_then(|b| program.piece_at(b.start));
+    let function = function.map(|p| &program.functions[p.function as usize]);
+    let pieces = function.iter().flat_map(|f| &f.pieces);
+    let ranges: SmallVec<[(u64, u64); 2]> = pieces
+        .map(|p| &program.pieces[*p as usize])
+        .map(|p| (p.start, p.end))
+        .collect();
     let formed = formed::<I>(program, cfg);
     let is_code = |a: &u64| {
         let section = program.elf.section_at(*a);
@@ -210,25 +240,30 @@ fn may_table_lead_into<I: Isa>(program: &Program<'_>, cfg: &Cfg, at: u64, end: u
         let section = program.elf.section_at(table);
         section.map_or(u64::MAX, |(_, s)| s.end())
     };
-    let leads = |table: u64, width: u64, shift: u32| {
+    let mut targets = Vec::new();
+    let mut of_table = |table: u64, width: u64, shift: u32| {
         let room = (limit(table) - table) / width;
-        (0..ENTRIES.min(room))
-            .map_while(|i| program.elf.bytes_at(table.wrapping_add(width * i), width))
-            .flat_map(values)
-            .any(|value| {
-                let leads = |base: &u64| {
-                    let target = base.wrapping_add(value << shift);
-                    target > at && target < end
-                };
-                leads(&table) || bases.iter().any(leads)
-            })
+        let entries = (0..ENTRIES.min(room))
+            .map_while(|i| program.elf.bytes_at(table.wrapping_add(width * i), width));
+        for value in entries.flat_map(values) {
+            for base in std::iter::once(&table).chain(&bases) {
+                let target = base.wrapping_add(value << shift);
+                if ranges.iter().any(|r| r.0 <= target && target < r.1) {
+                    targets.push(target);
+                }
+            }
+        }
     };
     // Instructions, read as entries of one byte, lead anywhere; tables of such entries are in data.
     let is_table = |a: &&u64| I::INSTRUCTION_ALIGNMENT == 1 || !is_code(a);
-    formed.iter().filter(is_table).any(|&table| {
-        let mut kinds = I::TABLE_ENTRIES.iter();
-        kinds.any(|&(width, shift)| leads(table, width, shift))
-    })
+    for &table in formed.iter().filter(is_table) {
+        for &(width, shift) in I::TABLE_ENTRIES {
+            of_table(table, width, shift);
+        }
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    targets
 }
 
 /// What an entry of a table may mean: with its sign, and without.

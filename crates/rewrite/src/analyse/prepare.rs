@@ -13,6 +13,8 @@
 //!
 //! With the binary, which the header names as well, and the version, these numbers say what every counter counts.
 
+use std::cell::OnceCell;
+
 use postlink_isa::Isa;
 use postlink_profile::{Digest, Subject};
 use xxhash_rust::xxh3::Xxh3;
@@ -95,7 +97,8 @@ pub(crate) fn analyse_flow<'d, I: Isa>(
     {
         return Err(Pin::OutOfReach);
     }
-    let entry_patch = match entry_patch::<I>(program, &cfg, start) {
+    let targets = OnceCell::new();
+    let entry_patch = match entry_patch::<I>(program, &cfg, start, &targets) {
         Some(patch) => Some(patch),
         // Without a pointer to it, it is only called by instructions that are seen and updated.
         None if !program.functions[function].address_taken => None,
@@ -103,7 +106,7 @@ pub(crate) fn analyse_flow<'d, I: Isa>(
         None if !program.refs.kept => None,
         None => return Err(Pin::NoRoomAtEntry),
     };
-    let secondary_entries = secondary_entries::<I>(program, &cfg, function);
+    let secondary_entries = secondary_entries::<I>(program, &cfg, function, &targets);
     Ok(Analysed {
         cfg,
         placement: Placement::default(),

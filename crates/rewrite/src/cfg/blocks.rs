@@ -341,7 +341,7 @@ impl<'a> Cutter<'a, '_> {
 
 /// Whether an indirect jump goes to old code: its tables stay what they were if the linker kept no
 /// relocations. What a constant slot holds is a function, and what a resolver chooses for one, too.
-fn falls_back(program: &Program<'_>, insn: &Insn) -> bool {
+pub(super) fn falls_back(program: &Program<'_>, insn: &Insn) -> bool {
     let refs = &program.refs;
     let is_inside = |target| program.piece_at(target).is_some_and(|p| p.start != target);
     let leaves = |slot| {

@@ -91,7 +91,7 @@ pub fn build_for_now<I: Isa>(
     let mut code = FunctionCode::read::<I>(program, function, insns, pieces)?;
     let tables = relative_tables(&code);
     collect_leaders(&code, &tables, leaders, marks);
-    let (own_tables, own_bases, jumps) = loop {
+    let (own_tables, own_bases, jumps, labels) = loop {
         let (own_tables, own_bases) = own_tables::find::<I>(&code);
         let inside = own_tables.iter().flat_map(|t| &t.entries);
         let known = leaders.len();
@@ -104,10 +104,13 @@ pub fn build_for_now<I: Isa>(
         // Control that went on in old code comes back there, so fewer tables may be found, and more jumps go on in old
         // code then.
         let is_new = |a: &u64| code.from_old.binary_search(a).is_err();
-        if own_tables.is_empty() || !jumps.anchored_targets.iter().any(is_new) {
-            break (own_tables, own_bases, jumps);
+        let labels = labels_from_old(&code, &jumps, &own_tables);
+        let more = !own_tables.is_empty() && jumps.anchored_targets.iter().any(is_new);
+        if !more && !labels.iter().any(is_new) {
+            break (own_tables, own_bases, jumps, labels);
         }
         code.from_old.extend_from_slice(&jumps.anchored_targets);
+        code.from_old.extend_from_slice(labels);
         sort(&mut code.from_old);
         leaders.clear();
         collect_leaders(&code, &tables, leaders, marks);
@@ -131,7 +134,7 @@ pub fn build_for_now<I: Isa>(
         }
     }
     connect(&mut cfg, &jumps, targets, index)?;
-    mark(&mut cfg, &code, &tables, &jumps, index);
+    mark(&mut cfg, &code, &tables, (&jumps, labels), index);
     cfg.own_tables = own_tables;
     cfg.own_bases = own_bases;
     let entries = cfg.own_tables.iter_mut().flat_map(|t| &mut t.entries);
@@ -411,6 +414,7 @@ fn collect_leaders(
     if code.program.refs.kept {
         leaders.extend_from_slice(&code.function.labels);
     }
+    leaders.extend_from_slice(&code.from_old);
     leaders.extend_from_slice(&code.landing_pads);
     for i in code.insns {
         match i.flow {
@@ -434,6 +438,36 @@ fn labels_are_explained(code: &FunctionCode<'_, '_>, jumps: &IndirectJumps) -> R
     } else {
         Err(Pin::PointerToItsInside)
     }
+}
+
+/// Labels at whose old places jumps to the new code are tried, where the linker kept no relocations: the function jumps
+/// to what it has read from memory that the program writes (interpreters store labels in the code that they run), so no
+/// table of new code's own helps.
+fn labels_from_old<'f>(
+    code: &FunctionCode<'f, '_>,
+    jumps: &IndirectJumps,
+    own_tables: &[OwnTable],
+) -> &'f [u64] {
+    let labels = &code.function.labels;
+    let held = |label: &u64| {
+        let mut entries = own_tables
+            .iter()
+            .filter(|t| t.is_of_labels())
+            .flat_map(|t| &t.entries);
+        entries.any(|e| e.target == *label)
+    };
+    let unknown = |i: &Insn| {
+        i.flow == Flow::IndirectJump
+            && jumps.by_address.get(&i.addr).is_some_and(|j| j.0.is_none())
+            && blocks::falls_back(code.program, i)
+    };
+    // A jump that loads no entry in sight is a tail call, where all labels are of known tables.
+    let explained = labels.iter().all(held);
+    let may = |i: &Insn| unknown(i) && (!explained || jumps.through_tables.contains(&i.addr));
+    if code.program.refs.kept || labels.is_empty() || !code.insns.iter().any(may) {
+        return &[];
+    }
+    labels
 }
 
 /// Whether the function jumps to labels whose addresses are in tables that stay: an address inside of it is one, as
@@ -558,12 +592,12 @@ fn connect(
     Ok(())
 }
 
-/// Notes which blocks tables, pointers and exceptions lead to.
+/// Notes which blocks tables, pointers and exceptions lead to; `from_old`: [`labels_from_old`].
 fn mark(
     cfg: &mut Cfg,
     code: &FunctionCode<'_, '_>,
     tables: &[RelativeTable],
-    jumps: &IndirectJumps,
+    (jumps, from_old): (&IndirectJumps, &[u64]),
     index: &BlockIndex,
 ) {
     let block_at = |a: u64| index.get(a);
@@ -584,15 +618,20 @@ fn mark(
     cfg.anchored_targets
         .extend(anchored_targets.filter_map(|a| Some((*a, block_at(*a)?))));
     let (entries, labels) = (&code.function.entries, &code.function.labels);
-    // Labels stay old addresses where the linker kept no relocations.
-    let labels = labels.iter().filter(|_| code.program.refs.kept);
+    // Other labels stay old addresses where the linker kept no relocations.
+    let labels = if code.program.refs.kept {
+        labels
+    } else {
+        from_old
+    };
     let marked = entries.iter().chain(labels);
     cfg.address_taken
         .extend(marked.filter_map(|a| Some((*a, block_at(*a)?))));
     cfg.address_taken.sort_unstable();
     cfg.address_taken.dedup();
     cfg.blocks[0].entry = true;
-    for b in entries.iter().filter_map(|a| block_at(*a)) {
+    let entered = entries.iter().chain(from_old);
+    for b in entered.filter_map(|a| block_at(*a)) {
         cfg.blocks[b as usize].entry = true;
     }
     for b in code.landing_pads.iter().filter_map(|a| block_at(*a)) {

@@ -92,7 +92,7 @@ pub enum JumpOutcome {
     FunctionStays,
     /// Old code goes on, until it calls a function or returns.
     OldCode,
-    /// Old code has jumps to new code at all targets that are known: control comes back at once.
+    /// Old code has jumps to new code at the targets that are known, where they fit: control comes back at once.
     ThroughOldCode,
 }
 
@@ -131,9 +131,11 @@ pub fn fall_backs<I: Isa>(
     let reasons = build::with_code::<I, _>(program, function, scratch, |code| {
         own_tables::reasons::<I>(code, &cfg.own_tables)
     });
+    // It may go to labels, at whose old places are jumps to the new code.
+    let to_labels = cfg.is_entered_at(&program.functions[function].labels);
     let jump = |at: &u64| {
         let block = cfg.blocks.iter().find(|b| b.start <= *at && *at < b.end);
-        let stays = block.is_none_or(|b| b.term == Term::FallBack);
+        let stays = block.is_none_or(|b| b.term == Term::FallBack) && !to_labels;
         let reason = reasons.iter().flatten().find(|r| r.0 == *at);
         ExplainedJump {
             address: *at,

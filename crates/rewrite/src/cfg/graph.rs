@@ -248,6 +248,13 @@ pub struct Cfg {
 }
 
 impl Cfg {
+    /// Whether one of a function's labels is among what pointers lead to ([`Cfg::address_taken`]).
+    pub fn is_entered_at(&self, labels: &[u64]) -> bool {
+        labels
+            .iter()
+            .any(|label| self.address_taken.iter().any(|m| m.0 == *label))
+    }
+
     /// Successors of a block.
     pub fn succs(&self, b: BlockId) -> &[BlockId] {
         let block = &self.blocks[b as usize];

@@ -164,15 +164,19 @@ impl<'d> Program<'d> {
         (addr < self.pieces[i].end).then_some(i)
     }
 
-    /// Whether an address is behind an entry and so near to it that what leads to new code may overwrite it.
+    /// Whether an address is behind an entry or a label and so near to it that what leads to new code may overwrite it:
+    /// padding behind a short function, too.
     pub fn may_be_overwritten(&self, addr: u64) -> bool {
-        let Some(piece) = self.piece_at(addr) else {
+        let behind = self.pieces.partition_point(|p| p.start <= addr);
+        let Some(piece) = behind.checked_sub(1).and_then(|i| self.pieces.get(i)) else {
             return false;
         };
         let function = &self.functions[piece.function as usize];
-        let entries = function.entries.iter().copied();
-        let mut entries = entries.chain([piece.start]);
-        entries.any(|entry| entry < addr && addr - entry < OVERWRITTEN)
+        let entries = function.entries.iter().chain([&piece.start]);
+        let labels = &function.labels;
+        let label = labels.partition_point(|label| *label < addr).checked_sub(1);
+        let mut entries = entries.chain(label.map(|at| &labels[at]));
+        entries.any(|entry| *entry < addr && addr - entry < OVERWRITTEN)
     }
 
     /// Start of a function's first piece.

@@ -155,6 +155,10 @@ fn tail_call_jumps(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> 
     let Some(unwind) = &a.unwind else {
         return Vec::new();
     };
+    // Where the function jumps to labels that it has stored, a frame like the caller's says nothing.
+    if !program.refs.kept && a.cfg.is_entered_at(&program.functions[function].labels) {
+        return Vec::new();
+    }
     let entry = (program.start(function), 0);
     let piece_of = |at: u64| {
         let block = a.cfg.blocks.iter().find(|b| b.start <= at && at < b.end);
