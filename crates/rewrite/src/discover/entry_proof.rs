@@ -159,7 +159,8 @@ impl Found {
     }
 }
 
-/// The bytes from each place where a function may be entered up to the end of the longest jump: one bit a byte.
+/// The bytes from each place where a function may be entered, a label among them, up to the end of the longest jump:
+/// one bit a byte.
 struct Near {
     base: u64,
     bits: Vec<u64>,
@@ -169,7 +170,8 @@ impl Near {
     fn new(program: &Program<'_>) -> Near {
         let starts = || {
             let pieces = program.pieces.iter().map(|p| p.start);
-            let entries = program.functions.iter().flat_map(|f| &f.entries);
+            let functions = program.functions.iter();
+            let entries = functions.flat_map(|f| f.entries.iter().chain(&f.labels));
             pieces.chain(entries.copied())
         };
         let base = starts().min().unwrap_or(0);
