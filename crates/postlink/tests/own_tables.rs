@@ -173,6 +173,38 @@ fn what_a_jump_through_a_table_leaves_in_registers_is_restored_and_faults_in_tha
     assert!(never.is_empty(), "never applied: {never:?}");
 }
 
+/// Debug information was refused as a whole: code that is added at tables stood for old instructions of which no row
+/// speaks.
+#[test]
+fn debug_information_follows_where_tables_have_added_code() {
+    if !is_installed("gcc") || !is_installed("clang-19") {
+        return;
+    }
+    let cases = [
+        ("gcc", "own_table_restored"),
+        ("clang-19", "own_table_restored"),
+        ("gcc", "own_labels"),
+        ("clang-19", "own_labels"),
+        ("gcc", "labels_in_memory"),
+    ];
+    for (compiler, case) in cases {
+        let folder = Folder::new();
+        let app = folder.path("app");
+        let source = format!("{}/../../tests/cases/{case}.c", env!("CARGO_MANIFEST_DIR"));
+        let mut compile = std::process::Command::new(compiler);
+        compile.args(["-O1", "-g", "-w", "-fPIE", "-pie", &source, "-o"]);
+        assert!(compile.arg(&app).status().expect(compiler).success());
+        let plain = folder.run(&app, &[]);
+        let none = ["--relocations", "none"];
+        folder.postlink(&[&["instrument", "app", "-o", "counting"][..], &none].concat());
+        folder.counting_prints(&plain);
+        folder.postlink(&[&OPTIMIZE_ALL[..], &none].concat());
+        let said = folder.postlink(&["verify", "app", "opt", "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(said["debug"]["state"], "updated", "{compiler} {case}");
+    }
+}
+
 /// An interpreter that stores labels in the code that it runs went on in old code from its first jump on: it was not
 /// counted, and no layout helped.
 #[test]

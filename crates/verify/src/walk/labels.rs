@@ -323,10 +323,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     pub(super) fn mark_fallback(&mut self, p: InputAddr, q: OutputAddr, len: u64) -> Step {
         let slot = self.new_bytes(q).map_or(0, |b| b.1);
         if self.s.marks.at(slot) == Some(Mark::Free) {
-            self.mark(q, slot, A::STEP, p)?;
-            self.mark_inside(p, q, slot, len)?;
-            // A landing pad, a load and a jump.
-            self.out.instructions += u64::from(A::STEP == 1);
+            // A landing pad, a load and a jump; they stand for no old instruction.
+            let count = if A::STEP == 1 {
+                3
+            } else {
+                len / A::STEP as u64
+            };
+            self.take_added(p, q, (slot, len), count)?;
         }
         for at in (0..len).step_by(A::STEP) {
             self.check_rows(&[p], q + at, A::STEP as u64)?;

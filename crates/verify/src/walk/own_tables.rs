@@ -82,6 +82,8 @@ pub(super) struct OwnTables {
     pub published: Vec<(OwnTable, bool, usize)>,
     /// By number of the table: the registers that code in front of its targets gives what they held.
     restored: FxHashMap<usize, Vec<Restored>>,
+    /// Where such code begins.
+    added: FxHashSet<OutputAddr>,
     /// What entries of theirs lead to that are of no label.
     pub fallbacks: FxHashMap<usize, Fallback>,
     /// Guards, with their ends.
@@ -385,17 +387,21 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
     /// Marks such code, with the jump at `last`, and compares what unwinding says of it: it stands for the target. As
     /// it touches no memory, no exception comes from it, whatever call sites cover it.
     fn mark_restored(&mut self, from: InputAddr, to: OutputAddr, last: OutputAddr) -> Step {
-        let mut at = to;
+        // Several entries may lead to it.
+        if !self.own.added.insert(to) {
+            return Ok(());
+        }
+        let slot = self.new_bytes(to).map_or(0, |b| b.1);
+        let (mut at, mut count) = (to, 0);
         while at <= last {
             let Some(insn) = self.insn_at(at) else {
                 break;
             };
-            let slot = self.new_bytes(at).map_or(0, |b| b.1);
-            self.mark(at, slot, insn.len.into(), from)?;
             self.check_rows(&[from], at, insn.len.into())?;
             at += u64::from(insn.len);
+            count += 1;
         }
-        Ok(())
+        self.take_added(from, to, (slot, at.get() - to.get()), count)
     }
 
     /// The entries of a table of new code's own.

@@ -281,6 +281,22 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(())
     }
 
+    /// Takes the places of so many instructions that stand for no old one, of `len` bytes in all.
+    pub(super) fn take_added(
+        &mut self,
+        p: InputAddr,
+        q: OutputAddr,
+        (slot, len): (usize, u64),
+        count: u64,
+    ) -> Step {
+        if !self.s.marks.take(slot, slot + len as usize) {
+            let text = format!("the new instructions at {q:#x} overlap others");
+            return fail(Failure::new(Check::Code, text).at(p, q));
+        }
+        self.out.instructions += count;
+        Ok(())
+    }
+
     /// Whether old code from `from` on overwrites all these registers before it reads any of them, but for
     /// the instructions `allowed`. Calls and ways out of the function read none but those that calls keep.
     pub(super) fn dead(&mut self, from: InputAddr, registers: u32, allowed: &[u64]) -> bool {
