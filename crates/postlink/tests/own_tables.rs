@@ -48,6 +48,11 @@ __attribute__((noinline, noipa)) int drive(int n) {
 int main(int argc, char **argv) { return drive(40 * argc); }
 "#;
 
+/// The path of a case's source.
+fn case(name: &str) -> String {
+    format!("{}/../../tests/cases/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
 /// An instrumented and an optimised copy, both of which do what the program does.
 fn copies(folder: &Folder, source: &str, flags: &[&str]) -> [serde_json::Value; 2] {
     let app = folder.compile("app", source, flags);
@@ -140,11 +145,7 @@ fn what_a_jump_through_a_table_leaves_in_registers_is_restored_and_faults_in_tha
     if !is_installed("gcc") {
         return;
     }
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/cases/own_table_restored.c"
-    );
-    let source = std::fs::read_to_string(path).expect("a case");
+    let source = std::fs::read_to_string(case("own_table_restored.c")).expect("a case");
     let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
     for flags in [["-O1", "-fPIE", "-pie"], ["-O1", "-fno-pie", "-no-pie"]] {
         let folder = Folder::new();
@@ -164,7 +165,7 @@ fn what_a_jump_through_a_table_leaves_in_registers_is_restored_and_faults_in_tha
         let inspect = ["inspect", "app", "--relocations", "none", "--json"];
         let said: serde_json::Value =
             serde_json::from_str(&folder.postlink(&inspect)).expect("JSON");
-        // That with the carry, and what is behind another, which is no entry of it.
+        // That with the carry; words behind another table are no entries of it.
         assert_eq!(said["tables_to_old_code"], 1, "{said}");
         assert_eq!(said["falls_back"], serde_json::json!([0, 0]), "{said}");
     }
@@ -181,16 +182,16 @@ fn debug_information_follows_where_tables_have_added_code() {
         return;
     }
     let cases = [
-        ("gcc", "own_table_restored"),
-        ("clang-19", "own_table_restored"),
-        ("gcc", "own_labels"),
-        ("clang-19", "own_labels"),
-        ("gcc", "labels_in_memory"),
+        ("gcc", "own_table_restored.c"),
+        ("clang-19", "own_table_restored.c"),
+        ("gcc", "own_labels.c"),
+        ("clang-19", "own_labels.c"),
+        ("gcc", "labels_in_memory.c"),
     ];
-    for (compiler, case) in cases {
+    for (compiler, name) in cases {
         let folder = Folder::new();
         let app = folder.path("app");
-        let source = format!("{}/../../tests/cases/{case}.c", env!("CARGO_MANIFEST_DIR"));
+        let source = case(name);
         let mut compile = std::process::Command::new(compiler);
         compile.args(["-O1", "-g", "-w", "-fPIE", "-pie", &source, "-o"]);
         assert!(compile.arg(&app).status().expect(compiler).success());
@@ -201,7 +202,7 @@ fn debug_information_follows_where_tables_have_added_code() {
         folder.postlink(&[&OPTIMIZE_ALL[..], &none].concat());
         let said = folder.postlink(&["verify", "app", "opt", "--json"]);
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-        assert_eq!(said["debug"]["state"], "updated", "{compiler} {case}");
+        assert_eq!(said["debug"]["state"], "updated", "{compiler} {name}");
     }
 }
 
@@ -212,11 +213,7 @@ fn labels_that_a_program_has_stored_lead_back_to_new_code() {
     if !is_installed("gcc") {
         return;
     }
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/cases/labels_in_memory.c"
-    );
-    let source = std::fs::read_to_string(path).expect("a case");
+    let source = std::fs::read_to_string(case("labels_in_memory.c")).expect("a case");
     let folder = Folder::new();
     let [counting, _] = copies(&folder, &source, &["-O2", "-fPIE", "-pie"]);
     let functions = counting["functions"].as_array().expect("functions");
@@ -273,14 +270,11 @@ fn what_restores_a_register_needs_no_call_site() {
     if !is_installed("clang++-19") {
         return;
     }
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/cases/own_table_restored_in_try.cpp"
-    );
+    let path = case("own_table_restored_in_try.cpp");
     let folder = Folder::new();
     let app = folder.path("app");
     let mut compile = std::process::Command::new("clang++-19");
-    compile.args(["-O2", "-static", "-s", "-w", path, "-o"]);
+    compile.args(["-O2", "-static", "-s", "-w", &path, "-o"]);
     assert!(compile.arg(&app).status().expect("clang++-19").success());
     let plain = folder.run(&app, &[]);
     let instrument = ["instrument", "app", "-o", "counting", "--json"];
@@ -296,11 +290,7 @@ fn labels_of_position_independent_programs_have_own_tables_and_faults_in_them_ar
     if !is_installed("gcc") {
         return;
     }
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/cases/own_labels.c"
-    );
-    let source = std::fs::read_to_string(path).expect("a case");
+    let source = std::fs::read_to_string(case("own_labels.c")).expect("a case");
     let mut applied: BTreeMap<Kind, u64> = BTreeMap::new();
     // The labels' addresses are in relocations, or in the table.
     for relocations in ["nopack-relative-relocs", "pack-relative-relocs"] {

@@ -243,6 +243,7 @@ mod tests {
             let part = parts.find(|part| part.starts_with(name)).unwrap();
             assert_eq!(part.matches("test result: ok").count(), 1, "{output}");
         }
+        assert_eq!(output.matches("test result: ok").count(), 2);
     }
 
     #[test]
