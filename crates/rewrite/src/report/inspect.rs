@@ -150,7 +150,7 @@ fn leads_to_old_code<I: Isa>(program: &Program<'_>, cfg: &Cfg, table: &OwnTable)
     old.any(|e| is_instruction(e.target))
 }
 
-/// Addresses of those.
+/// Addresses of the jumps of [`tail_calls`].
 fn tail_call_jumps(program: &Program<'_>, function: usize, a: &Analysed<'_>) -> Vec<u64> {
     let Some(unwind) = &a.unwind else {
         return Vec::new();

@@ -662,7 +662,7 @@ impl Kind {
         Kind::IndexGuardLost,
     ];
 
-    /// Kinds that only those have with code in front of a jump table's targets that gives registers what they held.
+    /// Kinds that only outputs have where code restores registers in front of a jump table's targets.
     pub const RESTORED: &'static [Kind] = &[
         Kind::RestoredTargetOff,
         Kind::RestoredTargetRegister,

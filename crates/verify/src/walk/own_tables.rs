@@ -11,7 +11,7 @@
 //! | the base | is the address that the claim says, in the register in which the load and the addition have it |
 //! | the index | is below the number of entries: by comparisons, masks and types, or by a guard in front of the load |
 //! | what is loaded, and the sum | are read by the addition and the jump, and by nothing else; where the program has overwritten the low 8 bits, those may be read, and the register may be copied |
-//! | or is restored | an entry leads to code that gives the registers what they held, the target's address and the old distance, and jumps to the pair of where the old entry leads |
+//! | a register that is read all the same | is restored: the entry leads to code that gives it what it held, the target's address or the old distance, and jumps to the pair of where the old entry leads |
 //! | a guard | lets pass what is below the number of entries, unsigned, of all bits, and leads the rest to the old load |
 //!
 //! On AArch64 the entries of the input may be too narrow for new code, and no load has a displacement. There all from
@@ -324,15 +324,10 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     return wrong("an entry of a jump table leads to code that was overwritten");
                 }
                 self.enter_old(from);
-            } else if let Some((restored, end)) = self.restored(table, from, to) {
+            } else if let Some((restored, end, block)) = self.restored(table, from, to) {
                 self.lets_jumps_in(from, to)?;
                 self.mark_restored(from, to, end)?;
-                let Some(insn) = self.insn_at(end) else {
-                    return wrong("what restores registers leads nowhere");
-                };
-                if let Flow::Jump(block) = insn.flow {
-                    self.relate(from, OutputAddr::new(block))?;
-                }
+                self.relate(from, block)?;
                 self.own.restored.entry(number).or_default().push(restored);
                 targets.push(to);
             } else if self.f.in_old(from) && self.f.in_new(to) {
@@ -351,14 +346,14 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         Ok(())
     }
 
-    /// The code at `to` as what gives registers what a jump to `from` through the old table left in them, with the
-    /// jump at its end.
+    /// The code at `to` as what gives registers what a jump to `from` through the old table left in them, and jumps:
+    /// with its end, and where it jumps to.
     fn restored(
         &self,
         table: &OwnTable,
         from: InputAddr,
         to: OutputAddr,
-    ) -> Option<(Restored, OutputAddr)> {
+    ) -> Option<(Restored, OutputAddr, OutputAddr)> {
         if A::STEP > 1 || !self.f.in_old(from) || !self.f.in_new(to) {
             return None;
         }
@@ -378,22 +373,25 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
         let (target, Left::Address(address)) = left else {
             return None;
         };
-        let jumps = self
-            .insn_at(at)
-            .is_some_and(|insn| matches!(insn.flow, Flow::Jump(_)));
-        (address == from.get() && jumps).then_some((Restored { target, distance }, at))
+        let jump = self.insn_at(at)?;
+        let Flow::Jump(block) = jump.flow else {
+            return None;
+        };
+        let end = at + u64::from(jump.len);
+        let restored = Restored { target, distance };
+        (address == from.get()).then_some((restored, end, OutputAddr::new(block)))
     }
 
-    /// Marks such code, with the jump at `last`, and compares what unwinding says of it: it stands for the target. As
+    /// Marks such code, which ends at `end`, and compares what unwinding says of it: it stands for the target. As
     /// it touches no memory, no exception comes from it, whatever call sites cover it.
-    fn mark_restored(&mut self, from: InputAddr, to: OutputAddr, last: OutputAddr) -> Step {
+    fn mark_restored(&mut self, from: InputAddr, to: OutputAddr, end: OutputAddr) -> Step {
         // Several entries may lead to it.
         if !self.own.added.insert(to) {
             return Ok(());
         }
         let slot = self.new_bytes(to).map_or(0, |b| b.1);
         let (mut at, mut count) = (to, 0);
-        while at <= last {
+        while at < end {
             let Some(insn) = self.insn_at(at) else {
                 break;
             };
@@ -401,7 +399,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             at += u64::from(insn.len);
             count += 1;
         }
-        self.take_added(from, to, (slot, at.get() - to.get()), count)
+        self.take_added(from, to, (slot, end.get() - to.get()), count)
     }
 
     /// The entries of a table of new code's own.
