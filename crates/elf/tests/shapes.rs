@@ -401,6 +401,38 @@ fn entry_and_dynamic_tags_lead_to_new_code() {
     }
 }
 
+/// strip numbers sections anew, but not in the dynamic symbols. So one that was of data may be of a section that is
+/// left out of the output; it is defined all the same, and no absolute value, to which the loader would add nothing.
+#[test]
+fn a_dynamic_symbol_of_a_section_that_is_left_out_stays_defined() {
+    if !Toolchain::Gnu.is_there() {
+        return;
+    }
+    let dir = scratch();
+    let (program, out) = (dir.path().join("program"), dir.path().join("out"));
+    Toolchain::Gnu.build(&["program.c"], &["-rdynamic"], &program);
+    let mut data = std::fs::read(&program).unwrap();
+    let elf = Elf::parse(&data).unwrap();
+    let (left_out, _) = elf.section(".comment").unwrap();
+    let (_, table) = elf.section(".dynsym").unwrap();
+    let symbols: Vec<_> = elf.symbols(SymbolTable::Dynamic).iter().collect();
+    let main = symbols.iter().position(|s| s.name == b"main").unwrap();
+    let place = (table.offset + main as u64 * raw::SYM) as usize + 6;
+    data[place..place + 2].copy_from_slice(&(left_out as u16).to_le_bytes());
+    let elf = Elf::parse(&data).unwrap();
+    let mut writer = Writer::new(&elf, WriteOptions::default()).unwrap();
+    writer.append(section(".text.more", NewKind::Code, 1, 16));
+    writer.leave_out(left_out).unwrap();
+    writer.write(&out, 0o755).unwrap();
+    let written = std::fs::read(&out).unwrap();
+    let new = Elf::parse(&written).unwrap();
+    let index = new.symbols(SymbolTable::Dynamic).get(main).unwrap().section;
+    assert!(
+        index != 0 && index < raw::SHN_LORESERVE,
+        "section {index:#x}"
+    );
+}
+
 #[test]
 fn exceptions_find_replaced_unwind_tables() {
     if !have(&["g++"]) || !Toolchain::Gnu.is_there() {

@@ -297,7 +297,7 @@ fn patch_dynamic_symbols(
         .data
         .get(at as usize..(at + size) as usize)
         .unwrap_or_default(); // read from there
-    let plan = SymbolPlan::new(table, &[], 0, edits, &[], &[], indexes, moved(w))?;
+    let plan = SymbolPlan::dynamic(table, edits, indexes, moved(w))?;
     for (i, before) in table.chunks_exact(raw::SYM as usize).enumerate() {
         if let Some((symbol, _)) = plan.old(i as u32)
             && symbol.bytes() != before

@@ -133,8 +133,8 @@ impl Indexes {
         }
         self.old.get(index as usize).copied().filter(|i| *i != NONE)
     }
-    /// Whether the input has a section of this index. Dynamic symbols of a program that was stripped after it was
-    /// linked with kept relocations may have others: strip numbers sections anew, but not there.
+    /// Whether the input has a section of this index. Dynamic symbols of a program that was stripped may have others,
+    /// or those of other sections than they were in: strip numbers sections anew, but not there.
     pub fn is_old(&self, index: u32) -> bool {
         (index as usize) < self.old.len()
     }

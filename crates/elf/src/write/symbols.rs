@@ -30,6 +30,8 @@ pub(super) struct SymbolPlan<'a> {
     indexes: &'a Indexes,
     /// Sections that moved, and by how much their addresses grew.
     moved: Option<(&'a Block, u64)>,
+    /// The loader reads it.
+    dynamic: bool,
     /// Names of the new symbols, to follow the old string table.
     pub names: Vec<u8>,
 }
@@ -111,7 +113,22 @@ impl<'a> SymbolPlan<'a> {
             added,
             indexes,
             moved,
+            dynamic: false,
             names: text,
+        })
+    }
+
+    /// Plans the table that the loader reads, which keeps its size and order.
+    pub fn dynamic(
+        table: &'a [u8],
+        edits: &'a [(u32, SymbolEdit)],
+        indexes: &'a Indexes,
+        moved: Option<(&'a Block, u64)>,
+    ) -> Result<Self, FormatError> {
+        let plan = Self::new(table, &[], 0, edits, &[], &[], indexes, moved)?;
+        Ok(SymbolPlan {
+            dynamic: true,
+            ..plan
         })
     }
 
@@ -182,9 +199,10 @@ impl<'a> SymbolPlan<'a> {
         let Some(index) = index else {
             // A symbol of a section that is dropped (no linker makes such) still has its value. A file
             // without section headers has no index for a new section: the symbol keeps its own, which says
-            // that it is defined. So does one whose index is of no section: absolute is another meaning, since
-            // the loader adds nothing to such values.
+            // that it is defined. So does one that the loader reads, or whose index is of no section: absolute
+            // is another meaning, since the loader adds nothing to such values.
             if let InSection::Old(section) = section
+                && !self.dynamic
                 && self.indexes.is_old(section)
             {
                 symbol.st_shndx = raw::SHN_ABS as u16;
