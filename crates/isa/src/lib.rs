@@ -777,6 +777,12 @@ pub trait Decode: Copy + Send + Sync + 'static {
     /// its position cannot be kept (see the instruction set's `decode` module).
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
 
+    /// Whether these bytes are in a part of the encoding space in which no version of the architecture has an
+    /// instruction, whether [`Self::decode`] knows all of them or not.
+    fn is_unallocated(_bytes: &[u8]) -> bool {
+        false
+    }
+
     /// Decodes one instruction after the other from `addr` until `visit` says false or `bytes` end.
     /// Returns the address where it stopped because of an invalid or incomplete instruction, if it did.
     fn sweep(bytes: &[u8], addr: u64, visit: impl FnMut(&Insn) -> bool) -> Option<u64>;

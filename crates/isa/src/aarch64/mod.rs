@@ -171,6 +171,18 @@ impl Decode for AArch64 {
 
     const TABLE_ENTRIES: &'static [(u64, u32)] = &[(1, 2), (2, 2), (4, 2), (4, 0), (8, 0)];
 
+    fn is_unallocated(bytes: &[u8]) -> bool {
+        // By bits 28 to 25 (Arm Architecture Reference Manual, C4.1): 0 is reserved, or SME's where bit 31 is set; 1
+        // and 3 are unallocated. Of the instructions that generate exceptions there are those with 0 to 3 and 5 in
+        // bits 23 to 21.
+        let word = bytes.first_chunk().map(|word| u32::from_le_bytes(*word));
+        word.is_some_and(|word| match word >> 25 & 0xf {
+            0 => word >> 31 == 0,
+            1 | 3 => true,
+            _ => word >> 24 == 0xd4 && matches!(word >> 21 & 7, 4 | 6 | 7),
+        })
+    }
+
     fn places(bytes: &[u8], addr: u64, found: &mut impl FnMut(Place, u64)) {
         places::places(bytes, addr, found);
     }

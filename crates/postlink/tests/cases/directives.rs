@@ -26,6 +26,7 @@
 //! | `needs relocations: REASON` | without kept relocations an assumption does not hold of the program, which sees the difference |
 //! | `debug: updated` | the debug information of each optimised program describes code where it is now, and is proved, without a loss |
 //! | `led: NAME…`, `long: NAME…` | without kept relocations: functions that must have moved, with their old entries as they were, or with jumps there |
+//! | `stay: NAME…` | without kept relocations: functions that must have stayed |
 //! | `own tables: NAME…` | without kept relocations: functions that must have moved, with jump tables of new code's own and no jump that continues in old code |
 //! | `in old code: NAME…` | without kept relocations: functions that must have moved, and have jumps that continue in old code |
 //! | `falls back: REASON` | code of old bodies runs, so they are not overwritten under stress |
@@ -88,6 +89,8 @@ pub struct Case {
     /// Without kept relocations: functions without, and with, a jump at the old entry.
     pub led: Vec<String>,
     pub long: Vec<String>,
+    /// Without kept relocations: functions that are left in place.
+    pub stay: Vec<String>,
     /// Without kept relocations: functions all of whose table jumps have tables of their own.
     pub own_tables: Vec<String>,
     /// Without kept relocations: functions that continue in old code.
@@ -141,6 +144,7 @@ impl Case {
             needs_relocations: false,
             led: vec![],
             long: vec![],
+            stay: vec![],
             own_tables: vec![],
             goes_on_in_old_code: vec![],
         };
@@ -204,6 +208,7 @@ impl Case {
                 ("needs", "relocations") if !value.is_empty() => case.needs_relocations = true,
                 ("led", "") => case.led.extend(words()),
                 ("long", "") => case.long.extend(words()),
+                ("stay", "") => case.stay.extend(words()),
                 ("own", "tables") => case.own_tables.extend(words()),
                 ("in", "old code") => case.goes_on_in_old_code.extend(words()),
                 ("falls", "back") if !value.is_empty() => case.falls_back = Some(value.to_owned()),

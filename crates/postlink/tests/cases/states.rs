@@ -390,6 +390,11 @@ fn check_entries(case: &Case, certificate: &[u8]) -> Result<(), String> {
             }
         }
     }
+    if let Some(name) = case.stay.iter().find(|name| moved(name).is_ok()) {
+        return Err(format!(
+            "verify: {name} has moved, the case says that it must stay"
+        ));
+    }
     for name in &case.goes_on_in_old_code {
         if moved(name)?["falls_back"]
             .as_array()

@@ -9,6 +9,7 @@
 //! | [`sweep`] | what crosses from piece to piece |
 //! | [`Discovery::follow_events`], [`Discovery::follow_pointers`] | pieces that are one function; entries, labels, functions whose address is taken |
 //! | [`Discovery::follow_tables`] | parts that only jump tables lead to; self-relative pointers |
+//! | [`Discovery::follow_code_between`] | what code that is no function's knows of functions, where no relocations were kept |
 //! | `Discovery::pin_…` | reasons to stay that pieces have by themselves |
 //! | [`functions`] | functions with their entries, labels and reasons |
 //! | [`Visible::judge`], [`exceptions::personalities`] | what rests on all functions being known |
@@ -33,7 +34,7 @@ use super::program::{Function, Piece, Program, table_entries};
 use super::refs::{Pointer, Refs};
 use super::sweep::{Event, Events, Noted, reaching_unsafe, sweep};
 use super::visible::{Stays, Visible, is_padding};
-use super::{exceptions, libc, library};
+use super::{data_in_code, exceptions, libc, library};
 use crate::pin::Pin;
 
 impl<'d> Program<'d> {
@@ -88,6 +89,9 @@ impl<'d> Program<'d> {
         drop(events);
         discovery.follow_pointers();
         let table_bases = discovery.follow_tables(crossings.tables);
+        if !refs.kept {
+            discovery.follow_code_between(data_in_code::formed_between::<I>(elf, &pieces));
+        }
         discovery.pin_known_ends::<I>();
         discovery.pin_patched();
         let bounds = Bounds::of(elf);
@@ -347,6 +351,17 @@ impl<'a, 'd> Discovery<'a, 'd> {
             Some(to) if target == self.pieces.starts[to] => self.found.taken[to] = true,
             Some(_) => self.found.labels.push((target, Some(from as u32))),
             None => self.ends.push(target),
+        }
+    }
+
+    /// Code that is in no piece forms addresses.
+    fn follow_code_between(&mut self, formed: Vec<u64>) {
+        for target in formed {
+            match self.pieces.at(target) {
+                Some(to) if target == self.pieces.starts[to] => self.found.taken[to] = true,
+                Some(to) => self.pin(to, Pin::AddressOfItsInsideTaken),
+                None => self.ends.push(target),
+            }
         }
     }
 

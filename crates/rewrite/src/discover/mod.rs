@@ -15,6 +15,7 @@
 //! | [`sweep`] | one sweep over all code |
 //! | [`shapes`] | what the number of a function's counters follows from |
 //! | [`survey`] | what decides on counters per thread |
+//! | [`data_in_code`] | addresses that words between functions form, and which of those are data |
 //! | [`functions`] | functions, from pieces and what refers to them |
 //! | [`exceptions`] | exception tables |
 //! | [`visible`] | which pointers may follow functions that move |
@@ -24,6 +25,7 @@
 //! | [`linker_veneers`] | veneers that the linker has made |
 
 mod bounds;
+mod data_in_code;
 mod directory;
 mod entry_proof;
 mod exceptions;

@@ -718,6 +718,12 @@ pub(crate) trait Arch: Sync + Send + 'static {
     /// or one that the proof refuses to reason about.
     fn decode(bytes: &[u8], addr: u64) -> Option<Insn>;
 
+    /// Whether these bytes are in a part of the encoding space in which no version of the architecture has an
+    /// instruction, whether the decoder knows all of them or not.
+    fn is_unallocated(_bytes: &[u8]) -> bool {
+        false
+    }
+
     /// The length of the instruction at the start of `bytes`, and whether it has a field, if it is known at once, and
     /// continues with the next: what [`Arch::decode`] says of such an instruction, sooner.
     fn straight(bytes: &[u8], addr: u64) -> Option<(u8, bool)> {

@@ -8,6 +8,7 @@
 //! | [`gaps`] | which bytes between functions are code |
 //! | [`staying`] | functions of which only branches were retargeted |
 //! | [`data`] | loaded bytes outside of code: pointers that changed, and pointers that did not |
+//! | [`data_in_code`] | which words between functions look like instructions and are data |
 //! | [`tables`] | jump tables of relative entries |
 //! | [`distances`] | functions that calculate with distances between addresses |
 //! | [`described`] | functions that data describe by distances |
@@ -26,6 +27,7 @@ pub(crate) mod bare;
 pub(crate) mod bounds;
 pub(crate) mod counting;
 pub(crate) mod data;
+pub(crate) mod data_in_code;
 pub(crate) mod described;
 pub(crate) mod distances;
 pub(crate) mod gaps;

@@ -22,6 +22,7 @@ use crate::files::claim::Range;
 use crate::files::elf::{Elf, SHT_DYNSYM, SHT_SYMTAB};
 use crate::files::unwind::Table;
 use crate::proof::data::{KeptRelocs, explain, may_be_pointer};
+use crate::proof::data_in_code::is_data;
 use crate::proof::staying::Piece;
 use crate::report::{Check, Failure};
 use rayon::slice::ParallelSliceMut;
@@ -1110,18 +1111,24 @@ impl Sweeper<'_, '_> {
             }
         }
         self.registers::<A>(addr, field);
-        if cx.bare && field.kind == FieldKind::Forms {
-            self.found.inside.extend(
-                cx.inside_of(InputAddr::new(target))
-                    .map(|id| (id, InputAddr::new(target))),
-            );
+        let at = InputAddr::new(target);
+        let forms = field.kind == FieldKind::Forms;
+        // Where relocations were kept, there is none for data.
+        let is_data = || cx.bare && self.owner.is_none() && is_data::<A>(cx, addr);
+        if cx.bare
+            && forms
+            && let Some(id) = cx.inside_of(at)
+            && !is_data()
+        {
+            self.found.inside.push((id, at));
         }
-        let Some(id) = cx.old.owner(InputAddr::new(target)) else {
-            if field.kind == FieldKind::Forms
+        let Some(id) = cx.old.owner(at) else {
+            if forms
                 && self.owner.is_none()
-                && let Some(id) = cx.end_of(InputAddr::new(target))
+                && let Some(id) = cx.end_of(at)
+                && !is_data()
             {
-                self.found.inside.push((id, InputAddr::new(target)));
+                self.found.inside.push((id, at));
             }
             return;
         };

@@ -607,6 +607,17 @@ impl Arch for AArch64 {
         constants::number(bytes, takes, number)
     }
 
+    fn is_unallocated(bytes: &[u8]) -> bool {
+        // Arm Architecture Reference Manual for A-profile, C4.1: of the groups by bits 28 to 25, two are unallocated,
+        // and one is reserved where bit 31 is clear (else it is SME's).
+        word(bytes).is_some_and(|w| match w >> 25 & 15 {
+            0 => w >> 31 == 0,
+            1 | 3 => true,
+            // Of those that generate exceptions, by bits 23 to 21: 5 is `dcps`.
+            _ => w >> 24 == 0xd4 && matches!(w >> 21 & 7, 4 | 6 | 7),
+        })
+    }
+
     fn keeps_state(bytes: &[u8]) -> bool {
         matches!(word(bytes), Some(0xd503_233f | 0xd503_237f))
     }
