@@ -18,6 +18,7 @@
 #![warn(clippy::indexing_slicing)]
 
 mod crel;
+mod erratum;
 pub(crate) mod notes;
 mod relocs;
 mod symbols;
@@ -174,6 +175,9 @@ pub struct DynReloc {
 pub struct Elf<'d> {
     /// The whole file.
     pub data: &'d [u8],
+    /// The same, but for loads and stores that are read in other places than they are in the file
+    /// ([`Elf::without_erratum_veneers`]).
+    code: &'d [u8],
     /// The open file that `data` is a map of, if the caller gave it ([`Elf::parse_file`]).
     pub file: Option<&'d std::fs::File>,
     /// The map, if the caller gave it.
@@ -312,6 +316,7 @@ impl<'d> Elf<'d> {
             file: None,
             map: None,
             data,
+            code: data,
             etype: header.e_type,
             machine: header.e_machine,
             entry: header.e_entry,
@@ -461,13 +466,14 @@ impl<'d> Elf<'d> {
         let p = self.load_at(addr)?;
         (addr - p.addr < p.file_size).then(|| p.offset + (addr - p.addr))
     }
-    /// `len` bytes at a link-time address, if all of them are in the file and in one segment.
+    /// `len` bytes at a link-time address, if all of them are in the file and in one segment; of code as it was before
+    /// the linker made [veneers](Elf::without_erratum_veneers), if it is read so.
     #[inline]
     pub fn bytes_at(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
         let p = self.load_at(addr)?;
         let from = addr - p.addr;
         let in_file = from <= p.file_size && len <= p.file_size - from;
-        in_file.then(|| range(self.data, p.offset + from, len))
+        in_file.then(|| range(self.code, p.offset + from, len))
     }
     /// Little-endian word at an address.
     #[inline]

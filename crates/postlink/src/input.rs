@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use memmap2::Mmap;
 use postlink_elf::elf::Elf;
 use postlink_elf::names::Names;
+use postlink_verify::InputCode;
 
 use crate::options::Relocations;
 
@@ -24,6 +25,10 @@ pub struct Input {
     map: Mmap,
     identity: (u64, u64),
     relocations: Relocations,
+    /// The file without veneers for an erratum, if it has any.
+    without_veneers: OnceLock<Option<Vec<u8>>>,
+    /// The same for the checker, which makes its own.
+    checked_code: InputCode,
     /// Names from elsewhere, and the file with debug information, for display.
     names: Option<Arc<Names>>,
     debug: Option<Box<Input>>,
@@ -58,6 +63,8 @@ impl Input {
             map,
             identity: (metadata.dev(), metadata.ino()),
             relocations: Relocations::Auto,
+            without_veneers: OnceLock::new(),
+            checked_code: InputCode::default(),
             names: None,
             debug: None,
         })
@@ -93,10 +100,20 @@ impl Input {
             Relocations::Auto | Relocations::Kept => elf,
             Relocations::None => elf.without_kept_relocs(),
         };
+        let code = || elf.without_erratum_veneers();
+        let elf = match self.without_veneers.get_or_init(code) {
+            Some(code) => elf.with_code(code),
+            None => elf,
+        };
         Ok(match &self.names {
             Some(names) => elf.with_names(names.clone()),
             None => elf,
         })
+    }
+
+    /// Where the checker keeps what it made of its code.
+    pub fn checked_code(&self) -> &InputCode {
+        &self.checked_code
     }
 
     /// The same file with names from elsewhere, and the file with its debug information.
@@ -158,6 +175,13 @@ pub struct Parsed<'f> {
     /// What was read.
     pub elf: Elf<'f>,
     input: &'f Input,
+}
+
+impl<'f> Parsed<'f> {
+    /// Where the checker keeps what it made of its code.
+    pub fn checked_code(&self) -> &'f InputCode {
+        self.input.checked_code()
+    }
 }
 
 impl std::ops::Deref for Parsed<'_> {

@@ -374,6 +374,7 @@ fn prove_written<'a>(
     let split_contents: Vec<&[u8]> = split.iter().map(SplitData::contents).collect();
     let files = Files {
         input: input.elf.data,
+        input_code: input.checked_code(),
         output: output.bytes(),
         split: SplitUnits {
             old: &split_contents,
@@ -498,6 +499,7 @@ pub fn check(input: &Input, output: &Path, options: &postlink_verify::Options) -
     let old: Vec<&[u8]> = files.iter().map(|file| file.contents()).collect();
     let compared = Files {
         input: input.bytes(),
+        input_code: input.checked_code(),
         output: written.bytes(),
         split: SplitUnits {
             old: &old,

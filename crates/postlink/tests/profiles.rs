@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use postlink_verify::mutate::{Faults, Kind};
-use postlink_verify::{Keep, Options, Report, verify, verify_again};
+use postlink_verify::{InputCode, Keep, Options, Report, verify, verify_again};
 use serde_json::Value;
 use support::folder::Folder;
 
@@ -511,14 +511,21 @@ fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
     let options = Options::default();
     let read = |name: &str| std::fs::read(folder.path(name)).expect("it was written");
     let input = read("app");
+    let code = InputCode::default();
     for job in jobs {
         folder.postlink(&[job, &["-o", "whole"]].concat());
         folder.postlink(&[job, &["-o", "less", "--refuse", "f5"]].concat());
         let (whole, less) = (read("whole"), read("less"));
-        let (first, before) =
-            verify_again(&input, &whole, None, Keep::Always, &options).expect("it is ours");
+        let (first, before) = verify_again((&input, &code), &whole, None, Keep::Always, &options)
+            .expect("it is ours");
         let fresh = verify(&input, &less, &options).expect("it is ours");
-        let again = verify_again(&input, &less, Some(before.clone()), Keep::Always, &options);
+        let again = verify_again(
+            (&input, &code),
+            &less,
+            Some(before.clone()),
+            Keep::Always,
+            &options,
+        );
         let (again, kept) = again.expect("it is ours");
         assert!(fresh.is_proved(), "{job:?}");
         assert_eq!(again, fresh, "{job:?}");
@@ -543,7 +550,7 @@ fn what_a_check_takes_over_from_the_one_before_is_what_it_would_find() {
                 applied += 1;
                 let fresh = verify(&input, &mutant.image, &options);
                 let again = verify_again(
-                    &input,
+                    (&input, &code),
                     &mutant.image,
                     Some(before.clone()),
                     Keep::Always,

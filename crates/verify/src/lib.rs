@@ -108,7 +108,7 @@ use files::elf::{self, Elf};
 use files::personality::Asked;
 use files::pointer::Pointer;
 use files::unwind::Table;
-use files::{claim, unwind};
+use files::{claim, unwind, veneers};
 use maps::Maps;
 use proof::visible::{self, Extents, Visible};
 use proof::{
@@ -118,7 +118,7 @@ use proof::{
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use walk::{Scratch, Walked};
 
 /// Why two files cannot be checked at all.
@@ -199,7 +199,7 @@ impl Remembered<'_> {
 ///
 /// As for [`verify`].
 pub fn verify_again<'a>(
-    input: &'a [u8],
+    (input, input_code): (&'a [u8], &'a InputCode),
     output: &[u8],
     before: Option<Remembered<'a>>,
     keep: Keep,
@@ -207,6 +207,7 @@ pub fn verify_again<'a>(
 ) -> Result<(Report, Remembered<'a>), Error> {
     let files = Files {
         input,
+        input_code,
         output,
         split: SplitUnits::default(),
         release: &|| (),
@@ -215,11 +216,28 @@ pub fn verify_again<'a>(
     verify_files_again(files, before, keep, options)
 }
 
+/// The code of an input that is read otherwise than it is in the file: without veneers for an erratum of a processor.
+/// It is made by the first check.
+#[derive(Debug, Default)]
+pub struct InputCode(OnceLock<Option<Vec<u8>>>);
+
+impl InputCode {
+    /// Has both files read so; gives what the output's code is made from.
+    fn read<'a>(&'a self, old: &mut Elf<'a>, new: &Elf<'_>) -> Option<Vec<u8>> {
+        let of_old = self.0.get_or_init(|| veneers::of_input(old)).as_deref();
+        let of_new = of_old.and_then(|_| veneers::of_output(old, new));
+        old.read_code_from(of_old);
+        of_new
+    }
+}
+
 /// Two files to be compared, and what else is said of them.
 #[derive(Clone, Copy)]
 pub struct Files<'a, 'o> {
     /// The input's bytes.
     pub input: &'a [u8],
+    /// What was made of them before, or will be.
+    pub input_code: &'a InputCode,
     /// The output's.
     pub output: &'o [u8],
     /// Their debug information that is in files of its own.
@@ -245,8 +263,10 @@ pub fn verify_files_again<'a>(
     keep: Keep,
     options: &Options,
 ) -> Result<(Report, Remembered<'a>), Error> {
-    let old = Elf::parse(files.input, "input")?;
+    let mut old = Elf::parse(files.input, "input")?;
     let mut new = Elf::parse(files.output, "output")?;
+    let code = files.input_code.read(&mut old, &new);
+    new.read_code_from(code.as_deref());
     new.is_noted = true;
     let before = before.and_then(|b| b.0);
     let described = (None, files.split);
@@ -271,8 +291,10 @@ pub struct SplitUnits<'a> {
 ///
 /// As for [`verify`].
 pub fn verify_mapped(files: Files<'_, '_>, options: &Options) -> Result<Report, Error> {
-    let old = Elf::parse(files.input, "input")?;
-    let new = Elf::parse(files.output, "output")?;
+    let mut old = Elf::parse(files.input, "input")?;
+    let mut new = Elf::parse(files.output, "output")?;
+    let code = files.input_code.read(&mut old, &new);
+    new.read_code_from(code.as_deref());
     let before = (None, Keep::IfRefused);
     let maps = Maps::of(files.release, files.freed);
     Ok(verify_parsed(&old, &new, (None, files.split), before, (options, &maps))?.0)
@@ -302,8 +324,11 @@ fn verify_files(
     debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
     options: &Options,
 ) -> Result<Report, Error> {
-    let old = Elf::parse(input, "input")?;
-    let new = Elf::parse(output, "output")?;
+    let input_code = InputCode::default();
+    let mut old = Elf::parse(input, "input")?;
+    let mut new = Elf::parse(output, "output")?;
+    let code = input_code.read(&mut old, &new);
+    new.read_code_from(code.as_deref());
     let described = (debug_files, SplitUnits::default());
     let maps = Maps::of(&|| (), &|| ());
     let before = (None, Keep::IfRefused);

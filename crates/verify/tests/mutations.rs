@@ -5,7 +5,7 @@
 mod support;
 
 use postlink_verify::mutate::{Faults, Kind};
-use postlink_verify::{Keep, Options, Report, verify, verify_again};
+use postlink_verify::{InputCode, Keep, Options, Report, verify, verify_again};
 use std::collections::BTreeMap;
 
 /// Places tried for each kind in each pair.
@@ -21,8 +21,8 @@ fn spoil(
 ) -> Vec<String> {
     let faults = Faults::new(input, output).unwrap_or_else(|e| panic!("{name}: {e}"));
     let (mut missed, mut mutants, mut taken_over) = (Vec::new(), 0, 0);
-    let options = Options::default();
-    let checked = verify_again(input, output, None, Keep::Always, &options);
+    let (options, code) = (Options::default(), InputCode::default());
+    let checked = verify_again((input, &code), output, None, Keep::Always, &options);
     let (_, before) = checked.unwrap_or_else(|e| panic!("{name}: {e}"));
     // Large files take longer: fewer places, but all kinds.
     let tries = if output.len() > 20 << 20 { 1 } else { TRIES };
@@ -51,7 +51,13 @@ fn spoil(
                 continue;
             }
             let before = Some(before.clone());
-            let again = verify_again(input, &mutant.image, before, Keep::Always, &options);
+            let again = verify_again(
+                (input, &code),
+                &mutant.image,
+                before,
+                Keep::Always,
+                &options,
+            );
             if again.as_ref().map(|checked| &checked.0) != fresh.as_ref() {
                 missed.push(format!("{name}, checked again: {}", mutant.what));
             }

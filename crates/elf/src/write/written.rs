@@ -100,8 +100,10 @@ impl<'d> Written<'d> {
         len: u64,
     ) -> Result<(), FormatError> {
         let elf = self.writer.elf;
-        let inside = elf.bytes_at(addr.get(), len).zip(elf.offset_of(addr.get()));
-        let (bytes, offset) = inside.ok_or_else(|| {
+        let inside = elf.bytes_at(addr.get(), len).is_some();
+        let offset = elf.offset_of(addr.get()).filter(|_| inside);
+        let bytes = offset.and_then(|at| elf.data.get(at as usize..(at + len) as usize));
+        let (bytes, offset) = bytes.zip(offset).ok_or_else(|| {
             FormatError::new(format!(
                 "{len} bytes at address {addr:#x} are not inside the file contents of one loaded segment"
             ))

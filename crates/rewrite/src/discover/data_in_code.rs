@@ -1,9 +1,9 @@
 //! Addresses that words between functions form.
 //!
-//! In a stripped file neither an unwind entry nor a symbol tells of hand-written code, or of the tables beside it. Where
-//! all instructions have the same size, each word is looked at as one. What may describe a function's code by an address
-//! inside of it keeps the function in place ([`super::functions`]); of OpenSSL's multiples of a curve's point alone a
-//! hundred words would.
+//! In a stripped file neither an unwind entry nor a symbol tells of hand-written code, or of the tables beside it.
+//! Where all instructions have the same size, each word is looked at as one. What may describe a function's code by an
+//! address inside of it keeps the function in place ([`super::functions`]); of OpenSSL's multiples of a curve's point
+//! alone a hundred words would.
 //!
 //! A word is data if on every way from there control would come to a word that no processor has an instruction for, or
 //! to where the file has no code. The checker has the same rule, and code of its own for it.

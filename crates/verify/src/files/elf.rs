@@ -157,6 +157,8 @@ pub(crate) struct Dyn {
 #[derive(Clone, Debug)]
 pub(crate) struct Elf<'d> {
     pub data: &'d [u8],
+    /// The same, but for loads and stores that are read in other places ([`crate::files::veneers`]).
+    code: &'d [u8],
     pub etype: u16,
     pub machine: u16,
     pub ident: &'d [u8],
@@ -395,6 +397,7 @@ impl<'d> Elf<'d> {
         let phnum = u32::from(header.e_phnum(LE));
         let mut elf = Elf {
             data,
+            code: data,
             etype: header.e_type(LE).0,
             machine: header.e_machine(LE).0,
             ident: data.get(..16).unwrap_or(b""),
@@ -430,6 +433,17 @@ impl<'d> Elf<'d> {
         Ok(elf)
     }
 
+    /// Reads code from other bytes, which have everything else in the same places.
+    pub(crate) fn read_code_from(&mut self, code: Option<&'d [u8]>) {
+        self.code = code.unwrap_or(self.data);
+    }
+
+    /// Where in the file a loaded byte is.
+    pub(crate) fn offset_of(&self, addr: u64) -> Option<usize> {
+        let load = self.load_at(addr).filter(|load| addr < load.file_end())?;
+        usize::try_from(load.offset.checked_add(addr - load.addr)?).ok()
+    }
+
     /// Loadable segments, ascending.
     pub(crate) fn loads(&self) -> &[Segment] {
         &self.loads
@@ -455,7 +469,7 @@ impl<'d> Elf<'d> {
         if self.is_noted {
             consulted::read(addr, s.file_size - skip);
         }
-        slice(self.data, s.offset.checked_add(skip)?, s.file_size - skip)
+        slice(self.code, s.offset.checked_add(skip)?, s.file_size - skip)
     }
 
     /// The same, of at most `len` bytes.
@@ -468,7 +482,7 @@ impl<'d> Elf<'d> {
         if self.is_noted {
             consulted::read(addr, len);
         }
-        slice(self.data, s.offset.checked_add(skip)?, len)
+        slice(self.code, s.offset.checked_add(skip)?, len)
     }
 
     /// `len` file bytes at an address, within one segment.

@@ -10,6 +10,7 @@
 //! | [`frame_program`] | call frame instructions, run where they are common ones |
 //! | [`lsda`] | exception tables: what the personality routine decides at a call |
 //! | [`personality`] | which instructions a personality routine may be asked about |
+//! | [`veneers`] | code without veneers for an erratum of a processor |
 //! | [`claim`] | the note in which the output says what moved where |
 
 pub(crate) mod bytes;
@@ -20,3 +21,4 @@ pub(crate) mod lsda;
 pub(crate) mod personality;
 pub(crate) mod pointer;
 pub(crate) mod unwind;
+pub(crate) mod veneers;

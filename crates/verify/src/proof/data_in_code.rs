@@ -5,8 +5,8 @@
 //! that forms an address inside of another function.
 //!
 //! Such a word is no instruction if on every way from there control would come to a word that no processor has an
-//! instruction for, or to where the file has no code: a program that does that ends. A way that goes on elsewhere, comes
-//! back, or is longer than is looked at, says nothing.
+//! instruction for, or to where the file has no code: a program that does that ends. A way that goes on elsewhere,
+//! comes back, or is longer than is looked at, says nothing.
 
 use crate::arch::{Arch, Flow};
 use crate::context::Context;
