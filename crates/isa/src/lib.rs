@@ -969,6 +969,17 @@ pub trait Encode: Decode {
     /// longer form costs the fall-through path a jump.
     const FAR_CONDITIONS_BY_STUB: bool;
 
+    /// Offsets in code of instructions that may not be in the last words of a page ([`Self::is_near_end_of_page`]), as
+    /// some processors then get what follows wrong.
+    fn not_near_end_of_page(_code: &[u8]) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// Whether an address is in those words of a page of 4 KiB.
+    fn is_near_end_of_page(_addr: u64) -> bool {
+        false
+    }
+
     /// Writes an address into the field at the beginning of `bytes`, which is at `place`. On error `bytes`
     /// are as before; too few of them are an error too.
     fn write_field(

@@ -797,3 +797,46 @@ fn a_personality_routine_without_a_name_reads_its_tables_otherwise() {
     assert_eq!(both(&optimised), both(&plain), "exceptions are caught");
     is_counted(&folder, "opt", "A17");
 }
+
+/// What is longer than a page may have such a sequence at the end of one wherever it begins. The processor then loads
+/// from another address, as the changed loads do here.
+#[test]
+fn a_processor_with_the_erratum_runs_code_that_is_longer_than_a_page() {
+    const GCC: &str = "aarch64-linux-gnu-gcc";
+    if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
+        return;
+    }
+    let folder = Folder::new();
+    support::sequences::build(&folder, &[("many".to_owned(), 1500)]);
+    let run = |program: &str| {
+        let root = "/usr/aarch64-linux-gnu";
+        folder.run("qemu-aarch64", &["-L", root, program])
+    };
+    let plain = run("./app");
+    folder.instrument("app", "run.plraw");
+    assert_eq!(run("./app.inst"), plain);
+    let optimize = [
+        "optimize",
+        "app",
+        "-p",
+        "run.plraw",
+        "-o",
+        "opt",
+        "--move-all",
+    ];
+    folder.postlink(&optimize);
+    assert_eq!(run("./opt"), plain);
+    is_counted(&folder, "opt", "A18");
+    let read = |name: &str| std::fs::read(folder.path(name)).expect("a file");
+    let input = support::sequences::at_ends_of_pages(&read("app"));
+    assert!(input.is_empty(), "the linker saw to it");
+    let mut image = read("opt");
+    let places = support::sequences::at_ends_of_pages(&image);
+    assert!(!places.is_empty());
+    for at in places {
+        // The next word: the offset is in units of 8 bytes.
+        image[at + 9] |= 4;
+    }
+    std::fs::write(folder.path("opt"), image).expect("the folder is ours");
+    assert_ne!(run("./opt"), plain);
+}

@@ -7,7 +7,7 @@ use postlink_verify::{FunctionReport, Options, Verdict, verify};
 
 mod support;
 use support::folder::Folder;
-use support::is_installed;
+use support::{is_installed, sequences};
 
 const GCC: &str = "aarch64-linux-gnu-gcc";
 const ROOT: &str = "/usr/aarch64-linux-gnu";
@@ -36,7 +36,7 @@ int main(void) {
 const ADRP: usize = 2;
 const BRANCH: usize = 4;
 
-/// A program with a veneer, stripped if no relocations are kept, and where `user` and the veneer are in the file; `None` without the tools.
+/// A program with a veneer, stripped if no relocations are kept, and where `user` and the veneer are in the file.
 struct Veneer {
     folder: Folder,
     user: usize,
@@ -52,6 +52,7 @@ fn put(image: &mut [u8], at: usize, word: u32) {
 }
 
 impl Veneer {
+    /// `None` without the tools.
     fn new(kept: bool) -> Option<Veneer> {
         if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
             return None;
@@ -224,4 +225,58 @@ fn a_veneer_that_changed_is_refused() {
     let word = word(&other, new[0]);
     put(&mut other, new[0], word ^ 1 << 10);
     assert!(!proved(&other));
+}
+
+/// The linker sees to it that no sequence that the processor may get wrong is at the end of a page, and so does the
+/// rewriter.
+#[test]
+fn new_code_has_no_sequence_that_the_processor_gets_wrong() {
+    const FEW: usize = 400;
+    if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
+        return;
+    }
+    let folder = Folder::new();
+    let functions: Vec<(String, u32)> = (0..FEW).map(|n| (format!("few_{n}"), 4)).collect();
+    sequences::build(&folder, &functions);
+    let read = |name: &str| fs::read(folder.path(name)).expect("a file");
+    let input = read("app");
+    assert_eq!(
+        sequences::at_ends_of_pages(&input),
+        [0; 0],
+        "the linker saw to it"
+    );
+    let run = |program: &str| folder.run("qemu-aarch64", &["-L", ROOT, program]);
+    assert_eq!(run("./app"), format!("{}\n", 4 * FEW));
+    folder.postlink(&[
+        "instrument",
+        "app",
+        "-o",
+        "counting",
+        "--profile",
+        "run.plraw",
+    ]);
+    assert_eq!(run("./counting"), run("./app"));
+    let made = |options: &[&str]| {
+        let optimize = [
+            "optimize",
+            "app",
+            "-p",
+            "run.plraw",
+            "-o",
+            "out",
+            "--move-all",
+        ];
+        folder.postlink(&[&optimize[..], options].concat());
+        assert_eq!(run("./out"), run("./app"));
+        read("out")
+    };
+    let random = ["--stress", "1"];
+    let optimized = [&["--preset", "safe"], &["--preset", "max"], &random].map(|o| made(o));
+    for output in optimized.into_iter().chain([read("counting")]) {
+        assert_eq!(sequences::at_ends_of_pages(&output), [0; 0]);
+        let report = verify(&input, &output, &Options::default()).expect("both can be read");
+        assert!(report.is_proved());
+        assert!(report.functions.len() >= FEW, "{}", report.functions.len());
+        assert!(report.assumptions.iter().all(|a| a.id != "A18"));
+    }
 }

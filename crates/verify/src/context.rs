@@ -614,6 +614,10 @@ pub(crate) struct Findings {
     pub inside: Vec<(FuncId, InputAddr)>,
     /// Pointers to labels that lead to new code: the function, and the label's old address.
     pub labels: Vec<(FuncId, InputAddr)>,
+    /// Functions whose new code has a sequence that a processor gets wrong ([`crate::proof::erratum`]).
+    pub erratum: Vec<FuncId>,
+    /// Whether other new code has.
+    pub erratum_elsewhere: bool,
     /// Functions with an indirect jump.
     pub dispatching: Vec<FuncId>,
     /// Functions whose old body branches into the bytes that the entry jump overwrote.
@@ -651,6 +655,8 @@ impl Findings {
         self.entrances.append(&mut other.entrances);
         self.inside.append(&mut other.inside);
         self.labels.append(&mut other.labels);
+        self.erratum.append(&mut other.erratum);
+        self.erratum_elsewhere |= other.erratum_elsewhere;
         self.dispatching.append(&mut other.dispatching);
         self.interior_branches.append(&mut other.interior_branches);
         self.into_jumps.append(&mut other.into_jumps);
@@ -789,6 +795,8 @@ impl Findings {
             entrances,
             inside,
             labels,
+            erratum,
+            erratum_elsewhere: _,
             dispatching,
             interior_branches,
             into_jumps,
@@ -809,7 +817,7 @@ impl Findings {
         let jumps = into_jumps.iter_mut().map(|j| &mut j.0);
         let bases = bases.iter_mut().filter_map(|b| b.1.as_mut());
         let dispatches = dispatches.iter_mut().filter_map(|d| d.1.as_mut());
-        let lists = [entrances, dispatching, interior_branches];
+        let lists = [entrances, erratum, dispatching, interior_branches];
         let named = functions.chain(addresses).chain(inside).chain(jumps);
         let all = named.chain(bases).chain(dispatches);
         renumber(all.chain(lists.into_iter().flatten()), numbers)

@@ -112,8 +112,8 @@ use files::{claim, unwind, veneers};
 use maps::Maps;
 use proof::visible::{self, Extents, Visible};
 use proof::{
-    bare, counting, data, described, distances, gaps, headers, identity, image, inside, no_return,
-    tables, text, writes,
+    bare, counting, data, described, distances, erratum, gaps, headers, identity, image, inside,
+    no_return, tables, text, writes,
 };
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
@@ -842,6 +842,7 @@ fn prove<'a, A: Arch>(
     image::dynamic(&cx, &layout, &mut found);
     let relative = image::relocations::<A>(&cx, &mut layout, &mut found);
     writes::compare(&cx, &mut found);
+    erratum::look::<A>(&cx, &mut found);
     image::dynamic_symbols(&cx, &mut layout, &mut found);
     compared_by_meaning(&cx, &mut layout, &mut found);
     let kept = data::KeptRelocs::new(input, cx.bare);
@@ -1469,6 +1470,7 @@ fn report<A: Arch>(
     let of_labels = Set::new(cx, found.labels.iter().map(|l| l.0));
     let following = found.addresses.iter().filter(|a| a.1);
     let following = Set::new(cx, following.map(|a| a.0));
+    let erratum = Set::new(cx, found.erratum.iter().copied());
     let counting = cx.counts.is_some();
     let (rest, changed) = Resting::of(walked);
     let changes = changes(cx, &changed);
@@ -1503,6 +1505,7 @@ fn report<A: Arch>(
             ("A15", f.folded.is_some()),
             ("A16", w.without_return),
             ("A17", w.unnamed_reader),
+            ("A18", found.erratum_elsewhere || erratum.has(id)),
         ];
         let unwanted = || {
             let relied_on = relied_on.iter().filter(|a| a.1).map(|a| a.0);
@@ -1544,6 +1547,11 @@ fn report<A: Arch>(
         .count() as u64;
     let by_jumps = wide.len() as u64;
     let folded = cx.functions.iter().filter(|f| f.folded.is_some()).count() as u64;
+    let of_erratum = if found.erratum_elsewhere {
+        functions.len() as u64
+    } else {
+        erratum.count
+    };
     let no_return = functions.iter().filter(|f| f.assumed_no_return > 0);
     let assumptions = Assumption::list(&[
         ("A1", functions.len() as u64),
@@ -1563,6 +1571,7 @@ fn report<A: Arch>(
         ("A15", folded),
         ("A16", rest.without_return),
         ("A17", rest.unnamed_reader),
+        ("A18", of_erratum),
     ]);
     let asks_for_huge_pages = cx.counts.is_none() && !found.hooks.is_empty();
     let file_failure_count = found.file.len() as u64;

@@ -360,7 +360,7 @@ pub struct Assumption {
 }
 
 /// What may be assumed: numbers and sentences.
-const ASSUMPTIONS: [(&str, &str); 17] = [
+const ASSUMPTIONS: [(&str, &str); 18] = [
     (
         "A1",
         "nothing depends on the number of a return address or program counter in code that moved, nor on what a jump through a table leaves in registers, beyond what is looked for",
@@ -428,6 +428,10 @@ const ASSUMPTIONS: [(&str, &str); 17] = [
     (
         "A17",
         "a personality routine without a name that is known reads exception tables as those of C, C++, Rust and Ada do",
+    ),
+    (
+        "A18",
+        "the program does not run on a Cortex-A53 with erratum 843419, which gets sequences wrong that new code has and the input has not",
     ),
 ];
 

@@ -10,9 +10,9 @@
 //! | V, between functions | | `ldr x1, [x0, #n]` |
 //! | V + 4 | | `b P + 4` |
 //!
-//! A stripped file has neither a symbol nor an unwind entry for V: `b V` seems to leave the function, and V + 4 to enter
-//! it in the middle. So code is read as it was before ([`Elf::with_code`]); what is written stays what it is in the file.
-//! New code, with the load or store in its place, is elsewhere on its page.
+//! A stripped file has neither a symbol nor an unwind entry for V: `b V` seems to leave the function, and V + 4 to
+//! enter it in the middle. So code is read as it was before ([`Elf::with_code`]); what is written stays what it is in
+//! the file. New code, with the load or store in its place, is elsewhere on its page.
 
 use super::Elf;
 use crate::raw;

@@ -59,6 +59,7 @@ mod coverage;
 mod decode;
 mod effects;
 mod encode;
+mod erratum;
 mod frames;
 mod huge;
 mod places;
@@ -252,6 +253,14 @@ impl Encode for AArch64 {
     const PADDING: u8 = 0;
 
     const FAR_CONDITIONS_BY_STUB: bool = true;
+
+    fn not_near_end_of_page(code: &[u8]) -> Vec<u32> {
+        erratum::places(code)
+    }
+
+    fn is_near_end_of_page(addr: u64) -> bool {
+        erratum::is_near_end_of_page(addr)
+    }
 
     fn write_field(
         kind: FixupKind,

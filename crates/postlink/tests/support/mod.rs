@@ -6,6 +6,7 @@
 pub mod described;
 pub mod faults;
 pub mod folder;
+pub mod sequences;
 
 use std::process::{Command, Output, Stdio};
 

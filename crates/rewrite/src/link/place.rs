@@ -131,6 +131,9 @@ pub struct Placement {
     pub fragments: Vec<[OutputAddr; 2]>,
     /// By position: what the address of each fragment must be a multiple of for the sake of pointers.
     pub(super) alignment: Vec<[u64; 2]>,
+    /// Offsets in the fragments of what may not be in the last words of a page
+    /// ([`postlink_isa::Encode::not_near_end_of_page`]); empty if nothing is such.
+    not_near_end_of_page: Vec<[Vec<u32>; 2]>,
     /// By position: whether a fragment is in the space of old bodies.
     pub in_old_body: Vec<[bool; 2]>,
     /// Old bodies in whose space something is, by their first address; ascending.
@@ -188,6 +191,22 @@ pub(super) fn fill<I: Isa>(
     Ok(())
 }
 
+/// Bytes of a page of which some processors do not like certain code in the last words.
+const PAGE: u64 = 4096;
+
+/// See [`Placement::free_of_erratum`]: of code with such places.
+fn free_of_erratum<I: Isa>(places: &[u32], at: u64, align: u64) -> u64 {
+    if places.is_empty() {
+        return at;
+    }
+    let is_free = |at: &u64| {
+        let mut all = places.iter();
+        !all.any(|place| I::is_near_end_of_page(at + u64::from(*place)))
+    };
+    let mut others = (0..=PAGE / align).map(|k| at + k * align);
+    others.find(is_free).unwrap_or(at)
+}
+
 /// Gives every fragment its address, in the given orders (positions in `ready`).
 pub fn place<I: Isa>(
     program: &Program<'_>,
@@ -201,6 +220,13 @@ pub fn place<I: Isa>(
         let [hot, cold] = r.code.fragments.each_ref().map(|f| f.code.bytes.len());
         [hot, cold, r.recorders.bytes.len()].map(|len| len as u32) // offsets have 32 bits
     });
+    let not_near_end_of_page = match I::INSTRUCTION_ALIGNMENT {
+        1 => Vec::new(),
+        _ => postlink_parallel::map(ready, |r| {
+            let fragments = r.code.fragments.each_ref();
+            fragments.map(|f| I::not_near_end_of_page(&f.code.bytes))
+        }),
+    };
     let veneer_groups =
         veneers::veneer_groups::<I>((ready, &sizes), orders[0], options.most_alignment());
     let count = usize::from(veneer_groups.iter().copied().max().unwrap_or(0)) + 1;
@@ -208,6 +234,7 @@ pub fn place<I: Isa>(
         sections: vec![[None, None]; count],
         veneer_groups,
         sizes,
+        not_near_end_of_page,
         fragments: vec![[OutputAddr::default(); 2]; ready.len()],
         alignment: ready
             .iter()
@@ -242,7 +269,7 @@ pub fn place<I: Isa>(
             std::sync::OnceLock::new(),
         ),
     };
-    p.take_space(program, ready, orders, options);
+    p.take_space::<I>(program, ready, orders, options);
     for veneer_group in 0..count {
         p.place_veneer_group::<I>(ready, veneer_group, orders, options, writer);
     }
@@ -346,18 +373,20 @@ impl Placement {
             for i in &own {
                 let align = options.alignment(*i, f).max(self.alignment[*i as usize][f]);
                 at += gaps.next(step, align);
-                at = at.next_multiple_of(align);
+                at = self.free_of_erratum::<I>((*i, f), at.next_multiple_of(align), align);
                 self.fragments[*i as usize][f] = OutputAddr::new(at);
                 at += u64::from(self.sizes[*i as usize][f]);
             }
             if at == 0 {
                 continue;
             }
+            let has_erratum = own.iter().any(|i| !self.of_erratum(*i, f).is_empty());
+            let page = if has_erratum { PAGE } else { 16 };
             let huge = options.huge && f == 0 && self.sections.len() == 1;
             let (align, size) = if huge {
                 (HUGE_PAGE, at.next_multiple_of(HUGE_PAGE))
             } else {
-                (most_alignment[f].max(16), at)
+                (most_alignment[f].max(page), at)
             };
             let placed = writer.append(NewSection {
                 name: name_in(veneer_group, options.sections[f]),
@@ -376,8 +405,13 @@ impl Placement {
         }
         let all: Vec<u32> = (0..ready.len() as u32).collect();
         let own: Vec<u32> = self.of_veneer_group(veneer_group, &all).collect();
-        let mut at = 0u64;
+        let (mut at, mut align) = (0u64, 16);
         for i in &own {
+            let places = I::not_near_end_of_page(&ready[*i as usize].recorders.bytes);
+            if !places.is_empty() {
+                align = PAGE;
+                at = free_of_erratum::<I>(&places, at, I::INSTRUCTION_ALIGNMENT);
+            }
             self.recorder_at[*i as usize] = OutputAddr::new(at);
             at += u64::from(self.sizes[*i as usize][2]);
         }
@@ -387,7 +421,7 @@ impl Placement {
             let placed = writer.append(NewSection {
                 name: name_in(veneer_group, ".text.record"),
                 kind: NewKind::Code,
-                align: 16,
+                align,
                 size: slow.map_or(at, |slow| slow + options.slow.len() as u64),
             });
             self.slow[veneer_group] = slow.map(|slow| placed.addr + slow);
@@ -414,8 +448,20 @@ impl Placement {
         }
     }
 
+    /// Offsets in a fragment of what may not be in the last words of a page.
+    fn of_erratum(&self, i: u32, f: usize) -> &[u32] {
+        let of_function = self.not_near_end_of_page.get(i as usize);
+        of_function.map_or(&[], |fragments| &fragments[f])
+    }
+
+    /// The first address from `at` on, at a multiple of `align` from there, at which a fragment has nothing in the last
+    /// words of a page that may not be there; `at` itself, if none is such a one: then the checker counts it.
+    fn free_of_erratum<I: Isa>(&self, (i, f): (u32, usize), at: u64, align: u64) -> u64 {
+        free_of_erratum::<I>(self.of_erratum(i, f), at, align)
+    }
+
     /// Puts fragments into the space of old bodies: the largest first, each where it leaves the least.
-    fn take_space(
+    fn take_space<I: Isa>(
         &mut self,
         program: &Program<'_>,
         ready: &[Ready],
@@ -438,7 +484,10 @@ impl Placement {
         for (i, f) in list {
             let align = options.alignment(i, f).max(self.alignment[i as usize][f]);
             let len = len(i, f);
-            let gap = |start: u64| start.next_multiple_of(align) - start;
+            let gap = |start: u64| {
+                let at = start.next_multiple_of(align);
+                self.free_of_erratum::<I>((i, f), at, align) - start
+            };
             // Those that are longer by a whole alignment all do.
             let fits = |&&(room, start): &&(u64, u64)| room >= len + gap(start);
             let Some(&(room, start)) = free.range((len, 0)..).find(fits) else {

@@ -97,6 +97,10 @@ impl Section<'_> {
     pub(crate) fn is_alloc(&self) -> bool {
         self.flags & SHF_ALLOC != 0
     }
+    /// Whether it is code that is loaded.
+    pub(crate) fn is_code(&self) -> bool {
+        self.is_alloc() && self.flags & SHF_EXECINSTR != 0
+    }
     /// Whether it holds relocations that the linker kept.
     pub(crate) fn is_kept_relocations(&self) -> bool {
         matches!(self.kind, SHT_RELA | SHT_CREL) && !self.is_alloc()
@@ -492,6 +496,12 @@ impl<'d> Elf<'d> {
         }
         let bytes = self.bytes_near(addr, len)?;
         (bytes.len() as u64 == len).then_some(bytes)
+    }
+
+    /// `len` bytes at an address, as they are in the file.
+    pub(crate) fn bytes_as_written(&self, addr: u64, len: u64) -> Option<&'d [u8]> {
+        self.bytes(addr, len)?;
+        slice(self.data, self.offset_of(addr)? as u64, len)
     }
 
     pub(crate) fn u64_at(&self, addr: u64) -> Option<u64> {

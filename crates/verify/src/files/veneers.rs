@@ -5,13 +5,13 @@
 //! with the same state. So both files are read as if it were there. In the output only where branch and veneer are what
 //! they are in the input; what is written elsewhere is compared with what the input was made of.
 //!
-//! Nothing is moved by this that is no load or store with an unsigned offset, whose base register an `adrp` in one of the
-//! last two words of a page has formed 8 or 12 bytes in front: other branches to and fro are read as they are.
+//! Nothing is moved by this that is no load or store with an unsigned offset, whose base register an `adrp` in one of
+//! the last two words of a page has formed 8 or 12 bytes in front: other branches to and fro are read as they are.
 
 use crate::arch::Arch;
 use crate::arch::aarch64::AArch64;
 use crate::files::bytes::u32_in;
-use crate::files::elf::{Elf, SHF_EXECINSTR, Section};
+use crate::files::elf::Elf;
 
 /// A load or store that was moved into a veneer.
 struct Moved {
@@ -47,8 +47,7 @@ fn all_moved(elf: &Elf<'_>) -> Vec<Moved> {
     if elf.machine != AArch64::MACHINE {
         return all;
     }
-    let is_code = |s: &&Section<'_>| s.is_alloc() && s.flags & SHF_EXECINSTR != 0;
-    for section in elf.sections.iter().filter(is_code) {
+    for section in elf.sections.iter().filter(|s| s.is_code()) {
         let first = section.addr >> 12;
         for page in first..=section.end() >> 12 {
             let last = [0xff8, 0xffc].map(|word| page << 12 | word);

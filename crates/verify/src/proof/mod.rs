@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`image`] | headers, segments, dynamic tags, relocations, dynamic symbols |
 //! | [`text`] | code outside of moved functions, entry jumps |
+//! | [`erratum`] | that new code has no sequence that a processor may get wrong, if the input has none |
 //! | [`gaps`] | which bytes between functions are code |
 //! | [`staying`] | functions of which only branches were retargeted |
 //! | [`data`] | loaded bytes outside of code: pointers that changed, and pointers that did not |
@@ -30,6 +31,7 @@ pub(crate) mod data;
 pub(crate) mod data_in_code;
 pub(crate) mod described;
 pub(crate) mod distances;
+pub(crate) mod erratum;
 pub(crate) mod gaps;
 pub(crate) mod headers;
 pub(crate) mod identity;
