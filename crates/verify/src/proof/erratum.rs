@@ -1,6 +1,6 @@
-//! Erratum 843419 of Cortex-A53, by which the processor may use a wrong address: an `adrp` in one of the last two words of
-//! a page, a load or store, and one or two instructions behind that one with an unsigned offset whose base the `adrp` has
-//! written.
+//! Erratum 843419 of Cortex-A53, by which the processor may use a wrong address: an `adrp` in one of the last two words
+//! of a page, a load or store, and one or two instructions behind that one with an unsigned offset whose base the
+//! `adrp` has written.
 //!
 //! Linkers can see to it that no program has such a sequence (`--fix-cortex-a53-843419`). Where the input has none and
 //! the output has one, it is assumed that the program does not run on that processor (A18).
@@ -56,8 +56,6 @@ pub(crate) fn look<A: Arch>(cx: &Context<'_>, found: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn sequences_are_told_from_others() {
         let begins = |words: &[u32]| {
