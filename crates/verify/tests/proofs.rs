@@ -2,7 +2,7 @@
 
 mod support;
 
-use postlink_verify::{Files, Options, SplitUnits, Verdict, verify, verify_mapped};
+use postlink_verify::{Files, InputCode, Options, SplitUnits, Verdict, verify, verify_mapped};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn each(mut check: impl FnMut(&str, &[u8], &support::Rewritten, &[&str])) {
@@ -81,8 +81,10 @@ fn correct_outputs_are_proved_function_by_function() {
 fn a_check_of_mapped_files_gives_their_pages_back_and_says_the_same() {
     each(|name, input, rewritten, _| {
         let (released, freed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let input_code = InputCode::default();
         let files = Files {
             input,
+            input_code: &input_code,
             output: &rewritten.image,
             split: SplitUnits::default(),
             release: &|| _ = released.fetch_add(1, Ordering::Relaxed),
