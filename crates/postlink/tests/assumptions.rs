@@ -798,8 +798,8 @@ fn a_personality_routine_without_a_name_reads_its_tables_otherwise() {
     is_counted(&folder, "opt", "A17");
 }
 
-/// What is longer than a page may have such a sequence at the end of one wherever it begins. The processor then loads
-/// from another address, as the changed loads do here.
+/// A function that is longer than a page may have a sequence at the end of one that a Cortex-A53 gets wrong, wherever
+/// it begins. The processor then loads from another address, as the changed loads do here.
 #[test]
 fn a_processor_with_the_erratum_runs_code_that_is_longer_than_a_page() {
     const GCC: &str = "aarch64-linux-gnu-gcc";
@@ -808,13 +808,9 @@ fn a_processor_with_the_erratum_runs_code_that_is_longer_than_a_page() {
     }
     let folder = Folder::new();
     support::sequences::build(&folder, &[("many".to_owned(), 1500)]);
-    let run = |program: &str| {
-        let root = "/usr/aarch64-linux-gnu";
-        folder.run("qemu-aarch64", &["-L", root, program])
-    };
-    let plain = run("./app");
+    let plain = folder.emulate("app");
     folder.instrument("app", "run.plraw");
-    assert_eq!(run("./app.inst"), plain);
+    assert_eq!(folder.emulate("app.inst"), plain);
     let optimize = [
         "optimize",
         "app",
@@ -825,7 +821,7 @@ fn a_processor_with_the_erratum_runs_code_that_is_longer_than_a_page() {
         "--move-all",
     ];
     folder.postlink(&optimize);
-    assert_eq!(run("./opt"), plain);
+    assert_eq!(folder.emulate("opt"), plain);
     is_counted(&folder, "opt", "A18");
     let read = |name: &str| std::fs::read(folder.path(name)).expect("a file");
     let input = support::sequences::at_ends_of_pages(&read("app"));
@@ -838,5 +834,5 @@ fn a_processor_with_the_erratum_runs_code_that_is_longer_than_a_page() {
         image[at + 9] |= 4;
     }
     std::fs::write(folder.path("opt"), image).expect("the folder is ours");
-    assert_ne!(run("./opt"), plain);
+    assert_ne!(folder.emulate("opt"), plain);
 }

@@ -10,7 +10,6 @@ use support::folder::Folder;
 use support::{is_installed, sequences};
 
 const GCC: &str = "aarch64-linux-gnu-gcc";
-const ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// `user` has an `adrp` in one of the last two words of a page, a store, and a load by the page: the third of them is
 /// moved into a veneer. Behind it is a loop.
@@ -91,23 +90,12 @@ impl Veneer {
         })
     }
 
-    fn runs(&self, program: &str) -> String {
-        let program = format!("./{program}");
-        self.folder.run("qemu-aarch64", &["-L", ROOT, &program])
-    }
-
     /// Instruments the program, and gives the counts of the blocks of `user`, if it moved.
     fn counts(&self) -> Option<Vec<u64>> {
-        self.folder.postlink(&[
-            "instrument",
-            "app",
-            "-o",
-            "counting",
-            "--profile",
-            "run.plraw",
-        ]);
+        self.folder.instrument("app", "run.plraw");
         let _ = fs::remove_file(self.folder.path("run.plraw"));
-        assert_eq!(self.runs("counting"), self.runs("app"));
+        let counting = self.folder.emulate("app.inst");
+        assert_eq!(counting, self.folder.emulate("app"));
         let shown = self
             .folder
             .postlink(&["show", "run.plraw", "--binary", "app", "--json"]);
@@ -127,14 +115,14 @@ fn a_load_that_the_linker_moved_into_a_veneer_is_in_its_place_again() {
         let Some(program) = Veneer::new(kept) else {
             return;
         };
-        assert_eq!(program.runs("app"), "600\n");
+        assert_eq!(program.folder.emulate("app"), "600\n");
         // With symbols the veneer is a part of the function, without unwind information: such functions stay.
         let counts = (!kept).then(|| vec![100, 300, 100]);
         assert_eq!(program.counts(), counts);
         let optimized = |arguments: &[&str]| {
             let optimize = ["optimize", "app", "-p", "run.plraw", "-o", "out"];
             program.folder.postlink(&[&optimize, arguments].concat());
-            assert_eq!(program.runs("out"), "600\n", "{arguments:?}");
+            assert_eq!(program.folder.emulate("out"), "600\n", "{arguments:?}");
         };
         for seed in ["1", "2", "3"] {
             // With breakpoints in old code.
@@ -160,13 +148,13 @@ fn a_load_that_the_linker_moved_into_a_veneer_is_in_its_place_again() {
 /// What only looks like a veneer is code like any other for the checker: the load uses another register than the `adrp`
 /// forms, the branch comes back elsewhere, or there is no `adrp`. Input and output are changed alike.
 #[test]
-fn branches_to_and_fro_that_are_no_veneer_are_read_as_they_are() {
+fn pairs_of_branches_that_are_no_veneer_are_read_as_they_are() {
     let Some(program) = Veneer::new(false) else {
         return;
     };
     program.counts();
     let image = fs::read(program.folder.path("app")).expect("it was linked");
-    let output = fs::read(program.folder.path("counting")).expect("it was written");
+    let output = fs::read(program.folder.path("app.inst")).expect("it was written");
     let adrp = program.user + 4 * ADRP;
     let back = program.veneer + 4;
     for (at, other) in [
@@ -198,7 +186,7 @@ fn a_veneer_that_changed_is_refused() {
     };
     program.counts();
     let read = |name: &str| fs::read(program.folder.path(name)).expect("a file");
-    let (input, output) = (read("app"), read("counting"));
+    let (input, output) = (read("app"), read("app.inst"));
     let proved = |image: &[u8]| {
         verify(&input, image, &Options::default()).is_ok_and(|report| report.is_proved())
     };
@@ -245,17 +233,9 @@ fn new_code_has_no_sequence_that_the_processor_gets_wrong() {
         [0; 0],
         "the linker saw to it"
     );
-    let run = |program: &str| folder.run("qemu-aarch64", &["-L", ROOT, program]);
-    assert_eq!(run("./app"), format!("{}\n", 4 * FEW));
-    folder.postlink(&[
-        "instrument",
-        "app",
-        "-o",
-        "counting",
-        "--profile",
-        "run.plraw",
-    ]);
-    assert_eq!(run("./counting"), run("./app"));
+    assert_eq!(folder.emulate("app"), format!("{}\n", 4 * FEW));
+    folder.instrument("app", "run.plraw");
+    assert_eq!(folder.emulate("app.inst"), folder.emulate("app"));
     let made = |options: &[&str]| {
         let optimize = [
             "optimize",
@@ -267,12 +247,12 @@ fn new_code_has_no_sequence_that_the_processor_gets_wrong() {
             "--move-all",
         ];
         folder.postlink(&[&optimize[..], options].concat());
-        assert_eq!(run("./out"), run("./app"));
+        assert_eq!(folder.emulate("out"), folder.emulate("app"));
         read("out")
     };
     let random = ["--stress", "1"];
     let optimized = [&["--preset", "safe"], &["--preset", "max"], &random].map(|o| made(o));
-    for output in optimized.into_iter().chain([read("counting")]) {
+    for output in optimized.into_iter().chain([read("app.inst")]) {
         assert_eq!(sequences::at_ends_of_pages(&output), [0; 0]);
         let report = verify(&input, &output, &Options::default()).expect("both can be read");
         assert!(report.is_proved());

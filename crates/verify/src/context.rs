@@ -7,7 +7,7 @@ use crate::consulted;
 use crate::files::bytes::u64_in;
 use crate::files::claim::{Moved, OwnTable, Range};
 use crate::files::elf::{
-    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_INTERP, PT_LOAD, SHF_EXECINSTR, SHT_SYMTAB,
+    ET_EXEC, Elf, PT_GNU_EH_FRAME, PT_GNU_RELRO, PT_INTERP, PT_LOAD, SHT_SYMTAB,
 };
 use crate::files::personality::Asked;
 use crate::files::unwind::Table;
@@ -568,12 +568,7 @@ pub(crate) fn code_ranges(elf: &Elf<'_>) -> Vec<Range> {
     let mut ranges: Vec<Range> = elf
         .sections
         .iter()
-        .filter(|s| {
-            s.is_alloc()
-                && s.flags & SHF_EXECINSTR != 0
-                && s.size > 0
-                && elf.bytes(s.addr, s.size).is_some()
-        })
+        .filter(|s| s.is_code() && s.size > 0 && elf.bytes(s.addr, s.size).is_some())
         .map(|s| Range {
             start: s.addr,
             end: s.end(),

@@ -108,7 +108,8 @@ use files::elf::{self, Elf};
 use files::personality::Asked;
 use files::pointer::Pointer;
 use files::unwind::Table;
-use files::{claim, unwind, veneers};
+use files::veneers::Veneers;
+use files::{claim, unwind};
 use maps::Maps;
 use proof::visible::{self, Extents, Visible};
 use proof::{
@@ -219,16 +220,20 @@ pub fn verify_again<'a>(
 /// The code of an input that is read otherwise than it is in the file: without veneers for an erratum of a processor.
 /// It is made by the first check.
 #[derive(Debug, Default)]
-pub struct InputCode(OnceLock<Option<Vec<u8>>>);
+pub struct InputCode(OnceLock<Veneers>);
 
-impl InputCode {
-    /// Has both files read so; gives what the output's code is made from.
-    fn read<'a>(&'a self, old: &mut Elf<'a>, new: &Elf<'_>) -> Option<Vec<u8>> {
-        let of_old = self.0.get_or_init(|| veneers::of_input(old)).as_deref();
-        let of_new = of_old.and_then(|_| veneers::of_output(old, new));
-        old.read_code_from(of_old);
-        of_new
-    }
+/// Reads both files, their code without veneers. `output_code`: where the output's is kept, if it is another.
+fn read<'a, 'o>(
+    (input, input_code): (&'a [u8], &'a InputCode),
+    (output, output_code): (&'o [u8], &'o mut Option<Vec<u8>>),
+) -> Result<(Elf<'a>, Elf<'o>), Error> {
+    let mut old = Elf::parse(input, "input")?;
+    let mut new = Elf::parse(output, "output")?;
+    let veneers = input_code.0.get_or_init(|| Veneers::of(&old));
+    *output_code = veneers.of_output(&old, &new);
+    old.read_code_from(veneers.code());
+    new.read_code_from(output_code.as_deref());
+    Ok((old, new))
 }
 
 /// Two files to be compared, and what else is said of them.
@@ -263,10 +268,9 @@ pub fn verify_files_again<'a>(
     keep: Keep,
     options: &Options,
 ) -> Result<(Report, Remembered<'a>), Error> {
-    let mut old = Elf::parse(files.input, "input")?;
-    let mut new = Elf::parse(files.output, "output")?;
-    let code = files.input_code.read(&mut old, &new);
-    new.read_code_from(code.as_deref());
+    let mut code = None;
+    let input = (files.input, files.input_code);
+    let (old, mut new) = read(input, (files.output, &mut code))?;
     new.is_noted = true;
     let before = before.and_then(|b| b.0);
     let described = (None, files.split);
@@ -291,10 +295,9 @@ pub struct SplitUnits<'a> {
 ///
 /// As for [`verify`].
 pub fn verify_mapped(files: Files<'_, '_>, options: &Options) -> Result<Report, Error> {
-    let mut old = Elf::parse(files.input, "input")?;
-    let mut new = Elf::parse(files.output, "output")?;
-    let code = files.input_code.read(&mut old, &new);
-    new.read_code_from(code.as_deref());
+    let mut code = None;
+    let input = (files.input, files.input_code);
+    let (old, new) = read(input, (files.output, &mut code))?;
     let before = (None, Keep::IfRefused);
     let maps = Maps::of(files.release, files.freed);
     Ok(verify_parsed(&old, &new, (None, files.split), before, (options, &maps))?.0)
@@ -324,11 +327,8 @@ fn verify_files(
     debug_files: Option<(&Elf<'_>, &Elf<'_>)>,
     options: &Options,
 ) -> Result<Report, Error> {
-    let input_code = InputCode::default();
-    let mut old = Elf::parse(input, "input")?;
-    let mut new = Elf::parse(output, "output")?;
-    let code = input_code.read(&mut old, &new);
-    new.read_code_from(code.as_deref());
+    let (input_code, mut code) = (InputCode::default(), None);
+    let (old, new) = read((input, &input_code), (output, &mut code))?;
     let described = (debug_files, SplitUnits::default());
     let maps = Maps::of(&|| (), &|| ());
     let before = (None, Keep::IfRefused);

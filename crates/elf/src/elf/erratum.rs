@@ -12,13 +12,11 @@
 //!
 //! A stripped file has neither a symbol nor an unwind entry for V: `b V` seems to leave the function, and V + 4 to
 //! enter it in the middle. So code is read as it was before ([`Elf::with_code`]); what is written stays what it is in
-//! the file. New code, with the load or store in its place, is elsewhere on its page.
+//! the file. New code, with the load or store in its place, is placed so that it needs no veneer.
 
 use super::Elf;
 use crate::raw;
 
-/// `e_machine` of AArch64.
-const EM_AARCH64: u16 = 183;
 /// The words of a page behind which an `adrp` may go wrong begin there.
 const LAST_WORDS: u64 = 0xff8;
 
@@ -26,29 +24,22 @@ impl<'d> Elf<'d> {
     /// The file with every load and store in its place that the linker has moved into such a veneer; `None` if there is
     /// none.
     pub fn without_erratum_veneers(&self) -> Option<Vec<u8>> {
-        if self.machine != EM_AARCH64 {
+        if self.machine != raw::EM_AARCH64 {
             return None;
         }
         let mut code: Option<Vec<u8>> = None;
         for section in self.sections.iter().filter(|s| s.is_code()) {
-            let mut page = section.addr & !0xfff;
-            while page < section.end() {
-                for adrp in [page + LAST_WORDS, page + LAST_WORDS + 4] {
-                    for place in [adrp + 8, adrp + 12] {
-                        if place >= section.end() {
-                            continue;
-                        }
-                        if let Some(word) = self.moved_by_erratum(adrp, place)
-                            && let Some(at) = self.offset_of(place).map(|at| at as usize)
-                        {
-                            let code = code.get_or_insert_with(|| self.data.to_vec());
-                            if let Some(old) = code.get_mut(at..at + 4) {
-                                old.copy_from_slice(&word.to_le_bytes());
-                            }
-                        }
+            let pages = section.addr >> 12..=section.end() >> 12;
+            let last = pages.flat_map(|page| [0, 4].map(|word| (page << 12) + LAST_WORDS + word));
+            let places = last.flat_map(|adrp| [8, 12].map(|by| (adrp, adrp + by)));
+            for (adrp, place) in places.filter(|p| p.1 < section.end()) {
+                let moved = self.moved_by_erratum(adrp, place);
+                if let Some((word, at)) = moved.zip(self.offset_of(place)) {
+                    let code = code.get_or_insert_with(|| self.data.to_vec());
+                    if let Some(old) = code.get_mut(at as usize..at as usize + 4) {
+                        old.copy_from_slice(&word.to_le_bytes());
                     }
                 }
-                page += 0x1000;
             }
         }
         code

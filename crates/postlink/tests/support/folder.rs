@@ -79,6 +79,13 @@ impl Folder {
         String::from_utf8(output.stdout).expect("output is UTF-8")
     }
 
+    /// Runs a program of the folder for AArch64 by an emulator.
+    pub fn emulate(&self, name: &str) -> String {
+        let program = format!("./{name}");
+        let root = "/usr/aarch64-linux-gnu";
+        self.run("qemu-aarch64", &["-L", root, &program])
+    }
+
     /// Runs postlink, whatever its exit code.
     pub fn attempt(&self, arguments: &[&str]) -> Output {
         self.start(env!("CARGO_BIN_EXE_postlink"), arguments)

@@ -6,7 +6,7 @@
 //! they are in the input; what is written elsewhere is compared with what the input was made of.
 //!
 //! Nothing is moved by this that is no load or store with an unsigned offset, whose base register an `adrp` in one of
-//! the last two words of a page has formed 8 or 12 bytes in front: other branches to and fro are read as they are.
+//! the last two words of a page has formed 8 or 12 bytes in front: other pairs of branches are read as they are.
 
 use crate::arch::Arch;
 use crate::arch::aarch64::AArch64;
@@ -14,6 +14,7 @@ use crate::files::bytes::u32_in;
 use crate::files::elf::Elf;
 
 /// A load or store that was moved into a veneer.
+#[derive(Debug)]
 struct Moved {
     /// Where a branch to the veneer is.
     branch: u64,
@@ -63,34 +64,45 @@ fn all_moved(elf: &Elf<'_>) -> Vec<Moved> {
     all
 }
 
-/// The file's bytes with the loads and stores in their places.
-fn restored(elf: &Elf<'_>, moved: &[&Moved]) -> Option<Vec<u8>> {
-    if moved.is_empty() {
-        return None;
-    }
-    let mut code = elf.data.to_vec();
+/// The file's bytes with the loads and stores in their places; `None` if it is read as it is.
+fn restored<'m>(elf: &Elf<'_>, moved: impl Iterator<Item = &'m Moved>) -> Option<Vec<u8>> {
+    let mut code: Option<Vec<u8>> = None;
     for m in moved {
         let (from, to) = (elf.offset_of(m.veneer)?, elf.offset_of(m.branch)?);
+        let code = code.get_or_insert_with(|| elf.data.to_vec());
         code.copy_within(from..from.checked_add(4)?, to);
     }
-    Some(code)
+    code
 }
 
-/// The input's code; `None` if it is read as it is.
-pub(crate) fn of_input(old: &Elf<'_>) -> Option<Vec<u8>> {
-    let all = all_moved(old);
-    restored(old, &all.iter().collect::<Vec<_>>())
+/// The input's veneers, and its code without them.
+#[derive(Debug)]
+pub(crate) struct Veneers {
+    all: Vec<Moved>,
+    code: Option<Vec<u8>>,
 }
 
-/// The output's code, likewise. Both files are still read as they are.
-pub(crate) fn of_output(old: &Elf<'_>, new: &Elf<'_>) -> Option<Vec<u8>> {
-    let all = all_moved(old);
-    let is_same = |at: u64, len: u64| {
-        let bytes = old.bytes(at, len);
-        bytes.is_some() && bytes == new.bytes(at, len)
-    };
-    let is_left = |m: &&Moved| is_same(m.branch, 4) && is_same(m.veneer, 8);
-    restored(new, &all.iter().filter(is_left).collect::<Vec<_>>())
+impl Veneers {
+    pub(crate) fn of(old: &Elf<'_>) -> Veneers {
+        let all = all_moved(old);
+        let code = restored(old, all.iter());
+        Veneers { all, code }
+    }
+
+    /// The input's code; `None` if it is read as it is.
+    pub(crate) fn code(&self) -> Option<&[u8]> {
+        self.code.as_deref()
+    }
+
+    /// The output's code, likewise. Both files are still read as they are.
+    pub(crate) fn of_output(&self, old: &Elf<'_>, new: &Elf<'_>) -> Option<Vec<u8>> {
+        let is_same = |at: u64, len: u64| {
+            let bytes = old.bytes(at, len);
+            bytes.is_some() && bytes == new.bytes(at, len)
+        };
+        let is_left = |m: &&Moved| is_same(m.branch, 4) && is_same(m.veneer, 8);
+        restored(new, self.all.iter().filter(is_left))
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use rustc_hash::FxHashSet;
 fn keeps_relocations(input: &Elf<'_>) -> bool {
     let of_code = |info: u32| {
         let about = input.sections.get(info as usize).filter(|_| info != 0);
-        about.is_some_and(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0)
+        about.is_some_and(Section::is_code)
     };
     let mut sections = input.sections.iter();
     sections.any(|s| s.is_kept_relocations() && s.size > 0 && of_code(s.info))

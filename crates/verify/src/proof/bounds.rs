@@ -19,7 +19,7 @@ use std::cell::OnceCell;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::files::bytes::{u32_in, u64_in};
-use crate::files::elf::{Elf, SHF_EXECINSTR, SHT_SYMTAB, Symbol};
+use crate::files::elf::{Elf, SHT_SYMTAB, Symbol};
 
 /// `EM_AARCH64`
 const AARCH64: u16 = 183;
@@ -48,7 +48,7 @@ impl Bounds {
         extents.sort_unstable();
         let code = || {
             let all = input.sections.iter();
-            all.filter(|s| s.is_alloc() && s.flags & SHF_EXECINSTR != 0)
+            all.filter(|s| s.is_code())
         };
         // Of a large program they are many, and asked for about few symbols if at all.
         let edges = OnceCell::new();

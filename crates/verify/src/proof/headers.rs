@@ -14,7 +14,7 @@
 //! old image does not have.
 
 use crate::context::{Context, Findings};
-use crate::files::elf::{Elf, PT_GNU_EH_FRAME, SHF_EXECINSTR};
+use crate::files::elf::{Elf, PT_GNU_EH_FRAME};
 use crate::report::{Check, Failure};
 
 const AARCH64: u16 = 183;
@@ -47,7 +47,7 @@ pub(crate) fn check(cx: &Context<'_>, found: &mut Findings) {
 /// Whether the number of the header's type is in code.
 fn asks(input: &Elf<'_>) -> bool {
     let number = PT_GNU_EH_FRAME.to_le_bytes();
-    let code = |s: &&crate::files::elf::Section<'_>| s.is_alloc() && s.flags & SHF_EXECINSTR != 0;
+    let code = |s: &&crate::files::elf::Section<'_>| s.is_code();
     let mut sections = input.sections.iter().filter(code);
     sections.any(|s| {
         let bytes = input.section_data(s);
