@@ -456,7 +456,8 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                     // What overwrites nothing for certain reads what it writes, or writes none.
                     (Some(_), Some(t)) => match A::effects(word) {
                         effects if effects.kills | t.kills == 0 => effects.reads,
-                        _ => t.reads | t.writes,
+                        // Not what is merely named alike: `s17` of a conversion is not `x17`.
+                        effects => effects.reads | t.writes,
                     },
                     _ => u32::MAX,
                 };
