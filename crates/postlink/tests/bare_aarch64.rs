@@ -438,6 +438,30 @@ int main(void) {
     counts_with_every_function(CONVERTS);
 }
 
+/// libgdk: a function leaves a page in a register when it returns, and adds to that register elsewhere. The checker
+/// takes the sum for a place that may be read; the rewriter did not, and wrote a jump there.
+#[test]
+fn a_page_that_is_in_a_register_at_a_return_may_be_read_anywhere_in_the_function() {
+    const LEAVES: &str = r#"
+#include <stdio.h>
+int entered(int);
+int leaves(int);
+int number[4] = { 1, 2, 3, 4 };
+__asm__(".text\n.balign 4096\n.skip 16\n.type entered,%function\nentered:\n .cfi_startproc\n cbz w0, 1f\n add w0, w0, #7\n"
+    "1: eor w0, w0, #1\n ret\n .cfi_endproc\n.size entered,.-entered\n"
+    ".type leaves,%function\nleaves:\n .cfi_startproc\n mov w2, w0\n adrp x1, number\n add x1, x1, :lo12:number\n"
+    " ldr w0, [x1, #8]\n cbz w2, 1f\n adrp x1, entered\n add x3, x1, :lo12:entered\n ldrb w3, [x3, #1]\n1: add w0, w0, w2\n ret\n"
+    " .cfi_endproc\n.size leaves,.-leaves\n");
+int main(void) {
+    int sum = 0;
+    for (int i = 0; i < 40; i++) sum += entered(i) + leaves(i);
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+    counts_with_every_function(LEAVES);
+}
+
 /// Compiles a program, instruments it without a function being refused, and runs it.
 fn counts_with_every_function(program: &str) {
     if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {

@@ -113,9 +113,14 @@ fn straight(
                 continue;
             }
             // The page itself is passed on, or gone.
-            Flow::Call { .. } | Flow::IndirectCall | Flow::Return => {
+            Flow::Call { .. } | Flow::IndirectCall => {
                 found(Place::Formed, page);
                 return true;
+            }
+            // An outlined part of a function may leave it to its caller.
+            Flow::Return => {
+                found(Place::Formed, page);
+                return false;
             }
             _ => return false,
         }
@@ -227,6 +232,10 @@ mod tests {
         // mov x2, x0: not followed.
         let found = all(&[LOAD_X1, PAGE_X0, 0xaa00_03e2, ADD_X0]);
         assert!(found.contains(&(Place::Operand, 0x1020)), "{found:?}");
+        // ret: it may be left to the caller.
+        let found = all(&[LOAD_X1, PAGE_X0, 0xd65f_03c0]);
+        assert!(found.contains(&(Place::Operand, 0x1020)), "{found:?}");
+        assert!(found.contains(&(Place::Formed, 0x1000)), "{found:?}");
     }
 
     #[test]
