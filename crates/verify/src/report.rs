@@ -383,7 +383,7 @@ const ASSUMPTIONS: [(&str, &str); 18] = [
     ),
     (
         "A6",
-        "what a jump through a table of new code's own loads and adds, and flags that change there, are not read behind the next call, return or other indirect jump",
+        "what a jump through a table of new code's own loads and adds, and flags that change there, are not read behind the next call, return or other indirect jump, nor by who handles a breakpoint instruction",
     ),
     (
         "A7",

@@ -793,6 +793,7 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
                 }
                 Flow::Trap if self.own.ends_path(at) => return self.leave(&values, shown),
                 Flow::Trap => {
+                    self.leave(&values, shown.as_deref_mut())?;
                     values.lose(u32::MAX);
                     values.lose_flags();
                 }
@@ -1006,9 +1007,12 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             return Ok(());
         }
         let effects = A::effects(bytes);
+        let system_call = A::is_system_call(bytes);
         let reads = match insn.flow {
             // Arguments and results are not looked at, the operand is.
             Flow::Call(_) | Flow::Stop | Flow::Jump(_) => 0,
+            // As if the handler, or the debugger, were called.
+            Flow::Trap if !system_call => 0,
             Flow::IndirectCall | Flow::IndirectJump { .. } => {
                 let own = bytes.get(..usize::from(insn.len)).unwrap_or(bytes);
                 match A::operand(own, at.get()) {
@@ -1023,10 +1027,11 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             }
             _ => effects.reads,
         };
-        let calls = matches!(
-            insn.flow,
-            Flow::Call(_) | Flow::IndirectCall | Flow::Stop | Flow::IndirectJump { .. }
-        );
+        let calls = match insn.flow {
+            Flow::Call(_) | Flow::IndirectCall | Flow::Stop | Flow::IndirectJump { .. } => true,
+            Flow::Trap => !system_call,
+            _ => false,
+        };
         // The low bits of some may be the program's own.
         let leaves = A::leaves(bytes, at.get());
         let low = values.low & !leaves.wide;

@@ -124,9 +124,12 @@ fn low(insn: &Instruction, bytes: &[u8]) -> u32 {
 /// Registers of which an instruction reads more than the low 8 bits: those of addresses, and those that are wider, or
 /// not named, be they read or not, but for one that is only written.
 fn wide(insn: &Instruction) -> u32 {
-    let Some((read, _)) = implicit(insn) else {
+    let Some((mut read, _)) = implicit(insn) else {
         return u32::MAX;
     };
+    if reads_al(insn) {
+        read &= !1;
+    }
     let of = |i: u8| {
         let operand = insn.operand(i);
         match (&operand, register(&operand)) {
@@ -139,6 +142,17 @@ fn wide(insn: &Instruction) -> u32 {
         }
     };
     (0..insn.operand_count().min(4)).fold(read, |set, i| set | of(i))
+}
+
+/// Whether all that an instruction reads of `rax` without naming it is `al`.
+fn reads_al(insn: &Instruction) -> bool {
+    use Opcode::*;
+    match insn.opcode() {
+        CBW | XLAT => true,
+        CMPXCHG | SCAS | STOS => width(insn) == 1,
+        MUL | IMUL => insn.operand_count() == 1 && width(insn) == 1,
+        _ => false,
+    }
 }
 
 fn compares(insn: &Instruction) -> Option<(u8, u8, u64)> {
@@ -496,6 +510,34 @@ mod tests {
         // The operand as well, though it is only read.
         assert_eq!(leaves(b"\xf7\xe1", 0).writes, 7, "mul ecx");
         assert_eq!(leaves(b"\x0f\x05", 0).writes, 0xffff, "syscall");
+    }
+
+    /// Functions of Firefox were refused for `lock cmpxchg cl` and `mul sil`, which read no more of `rax` than `al`.
+    #[test]
+    fn instructions_on_bytes_read_al_alone() {
+        let cases: [(&[u8], u32, &str); 14] = [
+            (b"\xf0\x0f\xb0\x4b\x30", 1 << 3, "lock cmpxchg [rbx+48],cl"),
+            (b"\x0f\xb0\xca", 0, "cmpxchg dl,cl"),
+            (
+                b"\xf0\x0f\xb1\x4b\x30",
+                1 | 1 << 1 | 1 << 3,
+                "lock cmpxchg [rbx+48],ecx",
+            ),
+            (b"\x66\x0f\xb1\xca", 1 | 1 << 1 | 1 << 2, "cmpxchg dx,cx"),
+            (b"\x40\xf6\xe6", 0, "mul sil"),
+            (b"\xf6\x2b", 1 << 3, "imul byte [rbx]"),
+            (b"\x66\xf7\xe6", 1 | 1 << 6, "mul si"),
+            (b"\x40\xf6\xf6", 1, "div sil"),
+            (b"\xae", 1 << 7, "scasb"),
+            (b"\xaf", 1 | 1 << 7, "scasd"),
+            (b"\xaa", 1 << 7, "stosb"),
+            (b"\x66\x98", 0, "cbw"),
+            (b"\x98", 1, "cwde"),
+            (b"\xd7", 1 << 3, "xlatb"),
+        ];
+        for (code, wide, text) in cases {
+            assert_eq!(leaves(code, 0).wide, wide, "{text}");
+        }
     }
 
     /// A switch with `fabs` between the mask of its index and the load of the entry was refused.
