@@ -3,7 +3,7 @@
 //! take the same change with an address that is in nobody's way.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use postlink_verify::mutate::Kind;
@@ -462,27 +462,88 @@ int main(void) {
     counts_with_every_function(LEAVES);
 }
 
+/// tshark with `--preset max`: a function ends with a call of one that does not return, and jumps through a table.
+/// Where the call went through the stub's slot, the checker took what is behind it in new code for what comes after it.
+#[test]
+fn nothing_comes_after_a_call_through_a_slot_that_ends_its_function() {
+    const ENDS: &str = r#"
+#include <err.h>
+#include <stdio.h>
+int ends(int);
+__asm__(".text\n.balign 16\n.type ends,%function\nends:\n .cfi_startproc\n stp x29, x30, [sp, #-32]!\n .cfi_def_cfa_offset 32\n"
+    " .cfi_offset 29, -32\n .cfi_offset 30, -24\n str x20, [sp, #16]\n .cfi_offset 20, -16\n mov w3, #0\n cbz w0, 9f\n"
+    " adrp x20, table\n add x20, x20, :lo12:table\n1: and w1, w0, #3\n ldrh w1, [x20, w1, uxtw #1]\n adr x2, 2f\n"
+    " add x1, x2, w1, sxth #2\n br x1\n2: add w3, w3, #5\n b 6f\n3: add w3, w3, #7\n b 6f\n4: eor w3, w3, #1\n b 6f\n"
+    "5: add w3, w3, w0\n6: subs w0, w0, #1\n b.ne 1b\n mov w0, w3\n ldr x20, [sp, #16]\n ldp x29, x30, [sp], #32\n"
+    " .cfi_remember_state\n .cfi_restore 20\n .cfi_restore 29\n .cfi_restore 30\n .cfi_def_cfa_offset 0\n ret\n"
+    "9: .cfi_restore_state\n adrp x1, said\n add x1, x1, :lo12:said\n bl errx\n .cfi_endproc\n.size ends,.-ends\n"
+    ".section .rodata\n.balign 2\ntable: .hword 0, 2, 4, 6\nsaid: .asciz \"the end\"\n.text\n");
+__attribute__((noinline)) static int all(void) {
+    int sum = 0;
+    for (int i = 1; i < 40; i++) sum += ends(i);
+    return sum;
+}
+int main(void) {
+    printf("%d\n", all());
+    fflush(stdout);
+    return ends(0);
+}
+"#;
+    let Some(built) = Built::new(ENDS) else {
+        return;
+    };
+    built.postlink(&["instrument", "app", "-o", "counting"]);
+    let mut counting = run(&built.at("counting"));
+    done(counting.env("POSTLINK_PROFILE", built.at("run.plraw")));
+    for seed in 1..=12 {
+        let seed = seed.to_string();
+        let args = ["optimize", "app", "-p", "run.plraw", "-o", "app.opt"];
+        built.postlink(&[&args[..], &["--plt", "hot", "--stress", &seed]].concat());
+        assert_eq!(done(&mut run(&built.at("app.opt"))).stdout, built.expected);
+    }
+}
+
+/// A program that was compiled, and what it prints.
+struct Built {
+    folder: tempfile::TempDir,
+    expected: Vec<u8>,
+}
+
+impl Built {
+    fn new(program: &str) -> Option<Built> {
+        if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("app.c"), program).expect("written");
+        let mut compile = Command::new(GCC);
+        compile.args(["-O2", "-o", "app", "app.c"]);
+        done(compile.current_dir(folder.path()));
+        let expected = done(&mut run(&folder.path().join("app"))).stdout;
+        Some(Built { folder, expected })
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs postlink, which is to refuse no function.
+    fn postlink(&self, args: &[&str]) {
+        let mut command = Command::new(POSTLINK);
+        command.args(args).arg("--json");
+        let said = done(command.current_dir(self.folder.path())).stdout;
+        let said: serde_json::Value = serde_json::from_slice(&said).expect("JSON");
+        assert_eq!(said["refused"], serde_json::json!([]), "{said}");
+    }
+}
+
 /// Compiles a program, instruments it without a function being refused, and runs it.
 fn counts_with_every_function(program: &str) {
-    if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
+    let Some(built) = Built::new(program) else {
         return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name);
-    fs::write(at("app.c"), program).expect("written");
-    let mut compile = Command::new(GCC);
-    done(
-        compile
-            .args(["-O2", "-o", "app", "app.c"])
-            .current_dir(folder.path()),
-    );
-    let expected = done(&mut run(&at("app"))).stdout;
-    let mut instrument = Command::new(POSTLINK);
-    instrument.args(["instrument", "app", "-o", "counting", "--json"]);
-    let said = done(instrument.current_dir(folder.path())).stdout;
-    let said: serde_json::Value = serde_json::from_slice(&said).expect("JSON");
-    assert_eq!(said["refused"], serde_json::json!([]), "{said}");
-    let mut counting = run(&at("counting"));
-    let counted = counting.env("POSTLINK_PROFILE", at("run.plraw"));
-    assert_eq!(done(counted).stdout, expected, "while it counts");
+    };
+    built.postlink(&["instrument", "app", "-o", "counting"]);
+    let mut counting = run(&built.at("counting"));
+    let counted = done(counting.env("POSTLINK_PROFILE", built.at("run.plraw")));
+    assert_eq!(counted.stdout, built.expected, "while it counts");
 }

@@ -1183,7 +1183,13 @@ impl<'a, A: Arch> Walk<'a, '_, A> {
             _ => Some((old_next, new_next)),
         };
         if returns && !self.f.tables.is_empty() {
-            self.own.comes_back(q, next.is_some());
+            // Of what stands for a call of a stub the call is the last instruction.
+            let call = if A::STEP > 1 {
+                new_next - A::STEP as u64
+            } else {
+                q
+            };
+            self.own.comes_back(call, next.is_some());
         }
         Ok(next)
     }
