@@ -8,7 +8,6 @@
 use std::fs;
 use std::io::Write;
 use std::mem::ManuallyDrop;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -97,38 +96,29 @@ const FOR_ALL: u32 = 0o666;
 
 /// The same for a file that is made with these permissions.
 fn beside_for(target: &Path, mode: u32) -> Result<TempPath> {
-    let directory = match target.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     if target.is_dir() {
         bail!("{}: is a directory: name a file", target.display());
     }
-    let name = target
-        .file_name()
-        .with_context(|| format!("{}: names no file", target.display()))?;
-    let mut prefix = std::ffi::OsString::from(".");
-    prefix.push(name);
-    prefix.push(".");
-    let file = tempfile::Builder::new()
-        .prefix(&prefix)
-        .permissions(fs::Permissions::from_mode(mode))
-        .tempfile_in(directory)
-        .with_context(|| {
-            format!(
-                "{}: cannot write to the directory {}",
-                target.display(),
-                directory.display()
-            )
-        })?;
+    if target.file_name().is_none() {
+        bail!("{}: names no file", target.display());
+    }
+    let file = postlink_profile::temporary_for(target, mode).with_context(|| {
+        let directory = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        format!(
+            "{}: cannot write to the directory {}",
+            target.display(),
+            directory.display()
+        )
+    })?;
     Ok(file.into_temp_path())
 }
 
-/// Renames a complete file to its target.
+/// Renames a complete file to its target, or writes it into a device or pipe.
 pub fn put_in_place(file: TempPath, target: &Path) -> Result<()> {
-    file.persist(target)
-        .map_err(|e| e.error)
-        .with_context(|| target.display().to_string())
+    postlink_profile::put_in_place(file, target).with_context(|| target.display().to_string())
 }
 
 /// Writes an instrumented program, proved if that is wanted.

@@ -269,6 +269,34 @@ fn a_directory_that_cannot_be_written_is_named() {
     assert!(message.contains("directory"), "{message}");
 }
 
+/// `-o /dev/null` as root made a file of the device.
+#[test]
+fn an_output_that_is_a_device_or_a_pipe_is_written_into() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = Folder::new();
+    folder.program();
+    let link = folder.path("link");
+    std::os::unix::fs::symlink("/dev/null", &link).expect("a link");
+    let instrument = |to: &str| {
+        folder.postlink(&["instrument", "app", "-o", to, "--profile", "p.plraw"]);
+    };
+    for to in ["link", "/dev/null"] {
+        instrument(to);
+        let device = fs::metadata("/dev/null").expect("it is there").file_type();
+        assert!(device.is_char_device());
+    }
+    assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+
+    instrument("copy");
+    let pipe = folder.path("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    let from = pipe.clone();
+    let reader = std::thread::spawn(move || bytes(&from));
+    instrument("pipe");
+    assert!(reader.join().expect("it reads") == bytes(&folder.path("copy")));
+}
+
 #[test]
 fn the_output_has_the_permissions_of_the_input() {
     let folder = Folder::new();

@@ -52,7 +52,7 @@ pub use input::{Format, Input, open};
 pub use merge::{Merged, Weighted, merge};
 pub use model::{Profile, Site};
 pub use modules::{BinaryModules, RecognisedBy, is_named, modules_of_binary};
-pub use output::write_atomically;
+pub use output::{put_in_place, temporary_for, write_atomically};
 pub use source::{Pages, Source};
 pub use spaces::{Mapping, Space, SpaceEvent, Spaces};
 pub use traces::{Iter as TraceIter, Traces};
