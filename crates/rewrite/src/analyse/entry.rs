@@ -235,6 +235,9 @@ fn table_targets<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<u64> {
         section.is_some_and(|(_, s)| s.is_code())
     };
     let bases: Vec<u64> = formed.iter().copied().filter(is_code).collect();
+    let starts = ranges.iter().map(|r| r.0).min();
+    let ends = ranges.iter().map(|r| r.1).max();
+    let hull = (starts.unwrap_or(0), ends.unwrap_or(0));
     // A table is in one section.
     let limit = |table: u64| {
         let section = program.elf.section_at(table);
@@ -243,11 +246,28 @@ fn table_targets<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<u64> {
     let mut targets = Vec::new();
     let mut of_table = |table: u64, width: u64, shift: u32| {
         let room = (limit(table) - table) / width;
+        let whole = program.elf.bytes_at(table, width * ENTRIES.min(room));
+        let may_lead =
+            |base: u64| whole.is_none_or(|whole| leads_into(whole, width, shift, base, hull));
+        let of_itself = may_lead(table);
+        let bases: SmallVec<[u64; FEW_BASES]> = if bases.len() < FEW_BASES {
+            bases
+                .iter()
+                .copied()
+                .filter(|base| may_lead(*base))
+                .collect()
+        } else {
+            SmallVec::from_slice(&bases)
+        };
+        if !of_itself && bases.is_empty() {
+            return;
+        }
         let entries = (0..ENTRIES.min(room))
             .map_while(|i| program.elf.bytes_at(table.wrapping_add(width * i), width));
-        for value in entries.flat_map(values) {
-            for base in std::iter::once(&table).chain(&bases) {
-                let target = base.wrapping_add(value << shift);
+        for value in entries.flat_map(values).map(|value| value << shift) {
+            let itself = of_itself.then_some(&table).into_iter();
+            for base in itself.chain(leading_into(&bases, hull, value)) {
+                let target = base.wrapping_add(value);
                 if ranges.iter().any(|r| r.0 <= target && target < r.1) {
                     targets.push(target);
                 }
@@ -264,6 +284,50 @@ fn table_targets<I: Isa>(program: &Program<'_>, cfg: &Cfg) -> Vec<u64> {
     targets.sort_unstable();
     targets.dedup();
     targets
+}
+
+/// Functions that form fewer addresses of code than that are asked for each of them by [`leads_into`].
+const FEW_BASES: usize = 32;
+
+/// Whether an entry of a table leads from a base into a range. Nearly all that may be tables have none, so this is what
+/// nearly all time is spent on: a loop that ends early for nothing, which compilers make vector instructions of.
+fn leads_into(table: &[u8], width: u64, shift: u32, base: u64, (start, end): (u64, u64)) -> bool {
+    let first = start.wrapping_sub(base);
+    let is_in = |number: u64| (number << shift).wrapping_sub(first) < end - start;
+    let any = |found: bool, [signed, unsigned]: [u64; 2]| found | is_in(signed) | is_in(unsigned);
+    if width == 4 {
+        let words = table.as_chunks::<4>().0.iter();
+        let words = words.map(|word| u32::from_le_bytes(*word));
+        return words
+            .map(|word| [i64::from(word as i32) as u64, u64::from(word)])
+            .fold(false, any);
+    }
+    table
+        .chunks_exact(width as usize)
+        .map(values)
+        .fold(false, any)
+}
+
+/// Those of ascending addresses to which a number has to be added to come into a range. A function may form hundreds of
+/// addresses of code, of which hardly any is near enough.
+fn leading_into(
+    bases: &[u64],
+    (start, end): (u64, u64),
+    number: u64,
+) -> impl Iterator<Item = &u64> {
+    let below = |address: u64| bases.partition_point(|base| *base < address);
+    let (from, to) = (
+        below(start.wrapping_sub(number)),
+        below(end.wrapping_sub(number)),
+    );
+    // The range may go over the end of all addresses.
+    let goes_over = start.wrapping_sub(number) > end.wrapping_sub(number);
+    let (low, high) = if goes_over {
+        (&bases[..to], &bases[from..])
+    } else {
+        (&bases[from..to], &bases[..0])
+    };
+    low.iter().chain(high)
 }
 
 /// What an entry of a table may mean: with its sign, and without.
@@ -316,5 +380,51 @@ pub fn put_entry<I: Isa, T: Copy>(
         I::put_entry(out, original, target);
     } else {
         I::put_jump(out, Reach::Long, target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_lead_from_a_base_into_a_range_with_a_sign_or_without() {
+        let words = [7u32, 0x10, u32::MAX - 0xfff, 0x8000_0000];
+        let table: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        for width in [1, 2, 4, 8] {
+            for shift in [0, 2] {
+                for base in [
+                    0u64,
+                    0x1000,
+                    0x5000,
+                    u64::MAX,
+                    0u64.wrapping_sub(0x8000_0000),
+                ] {
+                    for range in [(0x4000u64, 0x4001), (0x1010, 0x1040), (0, 1), (9, 9)] {
+                        let numbers = table.chunks_exact(width).flat_map(values);
+                        let expected = numbers
+                            .map(|number| base.wrapping_add(number << shift))
+                            .any(|to| (range.0..range.1).contains(&to));
+                        let found = leads_into(&table, width as u64, shift, base, range);
+                        assert_eq!(found, expected, "{width} {shift} {base:#x} {range:x?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bases_are_found_by_where_they_lead() {
+        let bases = [0, 8, 0x1000, 0x1ffc, 0x2000, 0x2004, u64::MAX - 3, u64::MAX];
+        let numbers = [0, 4, 0x1000, 0x2000, u64::MAX, u64::MAX - 0x1000, 1 << 63];
+        for (start, end) in [(0x2000, 0x2004), (0x1000, 0x3000), (0, 0), (2, 9)] {
+            for number in numbers {
+                let leads = |base: &&u64| (start..end).contains(&base.wrapping_add(number));
+                let mut found: Vec<&u64> = leading_into(&bases, (start, end), number).collect();
+                found.sort_unstable();
+                let expected: Vec<&u64> = bases.iter().filter(leads).collect();
+                assert_eq!(found, expected, "{start:#x}..{end:#x}, {number:#x}");
+            }
+        }
     }
 }

@@ -491,8 +491,9 @@ impl Search<'_, '_> {
                         break;
                     };
                     let targets = values.into_iter().flat_map(|value| {
-                        let bases = labels.iter().chain([&table]);
-                        bases.map(move |base| base.wrapping_add(value << shift))
+                        let number = value << shift;
+                        let bases = bases_into(&labels, hull, number).chain([&table]);
+                        bases.map(move |base| base.wrapping_add(number))
                     });
                     for to in targets {
                         let at = InputAddr::new(to);
@@ -505,6 +506,22 @@ impl Search<'_, '_> {
         }
         found
     }
+}
+
+/// The bases, of ascending ones, from which a number leads into a range; the addresses wrap around.
+fn bases_into(bases: &[u64], range: Range<InputAddr>, number: u64) -> impl Iterator<Item = &u64> {
+    let first = range.start.get().wrapping_sub(number);
+    let behind = range.end.get().wrapping_sub(number);
+    let (a, b) = (
+        bases.partition_point(|base| *base < first),
+        bases.partition_point(|base| *base < behind),
+    );
+    let parts = if first <= behind {
+        [bases.get(a..b), None]
+    } else {
+        [bases.get(..b), bases.get(a..)]
+    };
+    parts.into_iter().flatten().flatten()
 }
 
 /// What an entry of a table may mean: with its sign, and without.
@@ -656,6 +673,24 @@ mod tests {
             made.push((kind, to));
         });
         made
+    }
+
+    #[test]
+    fn bases_from_which_a_number_leads_into_a_range_are_found() {
+        let bases = [0, 3, 0x4000, 0x4ff0, 0x5000, u64::MAX - 7, u64::MAX];
+        for (start, end) in [(0x5000, 0x5008), (0, 0), (0x4000, 0x6000), (1, 5)] {
+            let range = Range {
+                start: InputAddr::new(start),
+                end: InputAddr::new(end),
+            };
+            for number in [0, 8, 0x1000, 0x5000, u64::MAX, u64::MAX - 0xfff, 1 << 63] {
+                let inside = |base: &u64| (start..end).contains(&base.wrapping_add(number));
+                for base in bases {
+                    let found = bases_into(&bases, range, number).any(|b| *b == base);
+                    assert_eq!(found, inside(&base), "{base:#x} + {number:#x}");
+                }
+            }
+        }
     }
 
     /// Functions were refused for what is read elsewhere by the same register.
