@@ -43,7 +43,8 @@
 //! that the procedure call standard says (A5), and some other functions do not return ([`super::no_return`], A16):
 //! either is noted where the proof does not succeed without. Code that only such calls lead to is not looked at under
 //! A16. What is loaded, the sum, and flags that the addition or a guard changed, are not read behind the jump after the
-//! next call, return or other indirect jump (A6); up to there that is shown.
+//! next call, return or other indirect jump, nor by who handles a breakpoint instruction (A6); up to there that is
+//! shown.
 
 use super::changes::Next;
 use super::labels::Fallback;
