@@ -3,13 +3,14 @@
 //! take the same change with an address that is in nobody's way.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use postlink_verify::mutate::Kind;
 use postlink_verify::{Basis, EntryLevel, FunctionReport, Options, Report, verify};
 
 mod support;
+use support::folder::Folder;
 use support::{done, is_installed};
 
 const POSTLINK: &str = env!("CARGO_BIN_EXE_postlink");
@@ -489,61 +490,66 @@ int main(void) {
     return ends(0);
 }
 "#;
-    let Some(built) = Built::new(ENDS) else {
+    let Some((folder, expected)) = built(ENDS) else {
         return;
     };
-    built.postlink(&["instrument", "app", "-o", "counting"]);
-    let mut counting = run(&built.at("counting"));
-    done(counting.env("POSTLINK_PROFILE", built.at("run.plraw")));
+    refuses_nothing(
+        &folder,
+        &[
+            "instrument",
+            "app",
+            "-o",
+            "app.inst",
+            "--profile",
+            "run.plraw",
+        ],
+    );
+    folder.emulate("app.inst");
     for seed in 1..=12 {
         let seed = seed.to_string();
         let args = ["optimize", "app", "-p", "run.plraw", "-o", "app.opt"];
-        built.postlink(&[&args[..], &["--plt", "hot", "--stress", &seed]].concat());
-        assert_eq!(done(&mut run(&built.at("app.opt"))).stdout, built.expected);
+        refuses_nothing(
+            &folder,
+            &[&args[..], &["--plt", "hot", "--stress", &seed]].concat(),
+        );
+        assert_eq!(folder.emulate("app.opt"), expected);
     }
 }
 
-/// A program that was compiled, and what it prints.
-struct Built {
-    folder: tempfile::TempDir,
-    expected: Vec<u8>,
+/// Compiles a program as `app`; gives what it prints as well. `None` without the tools for that.
+fn built(program: &str) -> Option<(Folder, String)> {
+    if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
+        return None;
+    }
+    let folder = Folder::new();
+    fs::write(folder.path("app.c"), program).expect("written");
+    folder.run(GCC, &["-O2", "-o", "app", "app.c"]);
+    let expected = folder.emulate("app");
+    Some((folder, expected))
 }
 
-impl Built {
-    fn new(program: &str) -> Option<Built> {
-        if ![GCC, "qemu-aarch64"].into_iter().all(is_installed) {
-            return None;
-        }
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("app.c"), program).expect("written");
-        let mut compile = Command::new(GCC);
-        compile.args(["-O2", "-o", "app", "app.c"]);
-        done(compile.current_dir(folder.path()));
-        let expected = done(&mut run(&folder.path().join("app"))).stdout;
-        Some(Built { folder, expected })
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Runs postlink, which is to refuse no function.
-    fn postlink(&self, args: &[&str]) {
-        let mut command = Command::new(POSTLINK);
-        command.args(args).arg("--json");
-        let said = done(command.current_dir(self.folder.path())).stdout;
-        let said: serde_json::Value = serde_json::from_slice(&said).expect("JSON");
-        assert_eq!(said["refused"], serde_json::json!([]), "{said}");
-    }
+/// Runs postlink, which is to refuse no function.
+fn refuses_nothing(folder: &Folder, args: &[&str]) {
+    let said = folder.postlink(&[args, &["--json"]].concat());
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["refused"], serde_json::json!([]), "{said}");
 }
 
 /// Compiles a program, instruments it without a function being refused, and runs it.
 fn counts_with_every_function(program: &str) {
-    let Some(built) = Built::new(program) else {
+    let Some((folder, expected)) = built(program) else {
         return;
     };
-    built.postlink(&["instrument", "app", "-o", "counting"]);
-    let mut counting = run(&built.at("counting"));
-    let counted = done(counting.env("POSTLINK_PROFILE", built.at("run.plraw")));
-    assert_eq!(counted.stdout, built.expected, "while it counts");
+    refuses_nothing(
+        &folder,
+        &[
+            "instrument",
+            "app",
+            "-o",
+            "app.inst",
+            "--profile",
+            "run.plraw",
+        ],
+    );
+    assert_eq!(folder.emulate("app.inst"), expected, "while it counts");
 }
