@@ -101,7 +101,7 @@ pub fn read(input: &Weighted, binaries: &[Binary], build_id: Option<&str>) -> Re
             let profile = any::merge_addresses(std::slice::from_ref(input), &Options::default())?;
             addresses(input, &profile, binaries, build_id, &mut read)?;
         }
-        Model::Blocks | Model::Lines => bail!(
+        Model::Blocks | Model::Lines | Model::Steps => bail!(
             "{}: a {format} has no rows by address: postlink convert {} --binary APP -o APP.fdata makes a profile that has",
             input.path.display(),
             input.path.display()
@@ -123,6 +123,7 @@ fn source(format: Format) -> &'static str {
         Format::Otlp => "otlp",
         Format::Simpleperf => "simpleperf",
         Format::SampleProfile => "sample-profile",
+        Format::Trace => "trace",
     }
 }
 

@@ -14,6 +14,7 @@
 //! | [`bat`] | translation by `.note.bolt_bat` |
 //! | [`padding`] | whether what follows a function is padding |
 //! | [`quality`] | how good the samples are |
+//! | [`steps`] | branches and runs of a trace of single steps |
 //! | [`yaml`] | between profiles by names and by blocks |
 //!
 //! A taken branch becomes a record between two places; one whose source is a return says nothing about edges
@@ -38,6 +39,7 @@ mod binary;
 pub mod blocks;
 mod padding;
 mod quality;
+pub mod steps;
 mod translate;
 pub mod yaml;
 

@@ -11,6 +11,10 @@
 //!          stepped N times, and runs on
 //! ```
 //!
+//! A process that runs already is attached to for some time ([`attach`]) and let go then; those that it starts
+//! meanwhile are followed. If the tracer is killed (SIGKILL) while it takes a step, the thread gets the step's trap and
+//! ends: all other ways to end let go of it first.
+//!
 //! The object is a program or a shared library. Addresses of its instructions are given as its file has them, whatever
 //! the place it was loaded to; all others as they are in the process.
 //!
@@ -110,6 +114,28 @@ pub fn record(
     })
 }
 
+/// Attaches to processes that run and hands on their windows, until there are enough, the time is over, all processes
+/// have ended, or [`interrupt::was_asked`](crate::interrupt::was_asked). They run on as before.
+///
+/// # Errors
+///
+/// A process is not there, may not be traced, or is traced already; none of them has the object mapped
+/// ([`io::ErrorKind::InvalidInput`]).
+pub fn attach(
+    processes: &[u32],
+    time: Duration,
+    object: &Object,
+    plan: &Plan,
+    window: impl FnMut(Vec<At>) + Send,
+) -> io::Result<()> {
+    std::thread::scope(|scope| {
+        let tracing = scope.spawn(|| system::attach(processes, time, object, plan, window));
+        tracing
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the tracing thread failed")))
+    })
+}
+
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 mod system {
     use super::*;
@@ -120,8 +146,22 @@ mod system {
         _: &Plan,
         _: impl FnMut(Vec<At>),
     ) -> io::Result<ExitStatus> {
+        Err(unsupported())
+    }
+
+    pub(super) fn attach(
+        _: &[u32],
+        _: Duration,
+        _: &Object,
+        _: &Plan,
+        _: impl FnMut(Vec<At>),
+    ) -> io::Result<()> {
+        Err(unsupported())
+    }
+
+    fn unsupported() -> io::Error {
         let why = "single steps are taken on Linux on x86-64 only";
-        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        io::Error::new(io::ErrorKind::Unsupported, why)
     }
 }
 

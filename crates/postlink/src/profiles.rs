@@ -7,6 +7,7 @@
 //! | names | | | as they are | by blocks |
 //! | blocks | | | by names | as they are |
 //! | source lines | | by debug information or probes | likewise, aggregated | likewise |
+//! | steps (traces) | | by the instructions of the binary | likewise, aggregated | likewise |
 //!
 //! Everything but the diagonal takes the binary.
 
@@ -25,9 +26,10 @@ use postlink_profile::bolt_yaml::BoltYaml;
 use postlink_profile::preaggregated::{self, Dialect};
 use postlink_profile::samples::Options;
 use postlink_profile::symbolic::SymbolicProfile;
+use postlink_profile::windows::Windows;
 use postlink_profile::{Source, Weighted, bolt_yaml, fdata, plprof};
 use postlink_rewrite::{
-    BoltBlocks, Cfg, CfgScratch, NonlocalExits, Program, build_cfg, export, hashes,
+    BoltBlocks, Cfg, CfgScratch, NonlocalExits, Program, build_cfg, export, hashes, identity,
 };
 use rustc_hash::FxHashMap;
 
@@ -127,8 +129,8 @@ pub fn read_of(
     let mixed = models.iter().any(|model| *model != first);
     let model = wanted.unwrap_or(match (mixed, first) {
         (true, _) => Model::Symbols,
-        // A sample profile is of no use as it is.
-        (false, Model::Lines) => Model::Addresses,
+        // Sample profiles and traces are of no use as they are.
+        (false, first) if first.is_by_address_with_binary() => Model::Addresses,
         (false, first) => first,
     });
     if !mixed && model == first {
@@ -170,8 +172,8 @@ pub fn read_of(
         let name = opened.path.as_os_str().as_encoded_bytes();
         return Ok(Any::Blocks(export::yaml(opened.elf, &*profile, name)?));
     }
-    if model == Model::Addresses && !mixed && first == Model::Lines {
-        return Ok(Any::Addresses(of_lines(inputs, &opened)?));
+    if model == Model::Addresses && !mixed && first.is_by_address_with_binary() {
+        return Ok(Any::Addresses(by_address(first, inputs, &opened, reading)?));
     }
     if !matches!(model, Model::Symbols | Model::Blocks) {
         bail!(
@@ -192,7 +194,9 @@ pub fn read_of(
             .collect();
         let name = group.first().map(|g| g.path.clone()).unwrap_or_default();
         let part = match kind {
-            Model::Lines => Any::Addresses(of_lines(&group, &opened)?),
+            Model::Lines | Model::Steps => {
+                Any::Addresses(by_address(kind, &group, &opened, reading)?)
+            }
             _ => merged(ui, &group, kind, reading)?,
         };
         let symbols = symbolic(ui, part, &opened, reading)
@@ -223,6 +227,72 @@ pub fn read_of(
         ));
     }
     Ok(Any::Blocks(yaml))
+}
+
+/// Samples by address of files that hold them, and of those that do with the binary, added up.
+pub fn addresses(
+    inputs: &[Weighted],
+    elf: &Elf<'_>,
+    path: &Path,
+    reading: &Reading,
+) -> Result<AddressProfile> {
+    let opened = Opened { elf, path };
+    let models = any::models(inputs)?;
+    let of = |wanted: Option<Model>| -> Vec<Weighted> {
+        let kind = |model: &Model| Some(*model).filter(|model| model.is_by_address_with_binary());
+        let files = inputs.iter().zip(&models);
+        let files = files.filter(|(_, model)| kind(model) == wanted);
+        files.map(|(input, _)| input.clone()).collect()
+    };
+    let mut sum = any::merge_addresses(&of(None), &reading.samples)?;
+    for kind in [Model::Lines, Model::Steps] {
+        let files = of(Some(kind));
+        if !files.is_empty() {
+            sum = sum.merge(by_address(kind, &files, &opened, reading)?);
+        }
+    }
+    Ok(sum)
+}
+
+/// Sample profiles or traces as samples by address, added up.
+fn by_address(
+    model: Model,
+    inputs: &[Weighted],
+    opened: &Opened<'_>,
+    reading: &Reading,
+) -> Result<AddressProfile> {
+    match model {
+        Model::Steps => of_steps(inputs, opened, reading),
+        _ => of_lines(inputs, opened),
+    }
+}
+
+/// Branches and runs of traces, added up.
+fn of_steps(inputs: &[Weighted], opened: &Opened<'_>, reading: &Reading) -> Result<AddressProfile> {
+    let own = identity(opened.elf);
+    let mut sum = AddressProfile::default();
+    for input in inputs {
+        let windows = Windows::read(&input.path)?;
+        if windows.identity != own && !reading.aggregate.ignore_build_id {
+            bail!(
+                "{}: the trace is of {}, {} is {own}: it was recorded with another version of the file (--ignore-build-id takes it nevertheless)",
+                input.path.display(),
+                windows.identity,
+                opened.path.display()
+            );
+        }
+        let mut profile = aggregate::steps::by_address(opened.path, opened.elf, &windows)?;
+        if profile.traces().is_empty() {
+            bail!(
+                "{}: no branch of {} was executed in any window of the trace",
+                input.path.display(),
+                opened.path.display()
+            );
+        }
+        profile.scale(input.weight);
+        sum = sum.merge(profile);
+    }
+    Ok(sum)
 }
 
 /// Samples of instructions, as often as sample profiles say that their source lines ran, added up.

@@ -7,28 +7,6 @@ mod support;
 use postlink_profile::windows::{Step, Windows};
 use support::folder::Folder;
 
-/// Whether processes may be traced here. Some containers forbid it.
-fn may_trace(folder: &Folder) -> bool {
-    let done = folder.attempt(&[
-        "trace",
-        "app",
-        "-o",
-        "probe.pltrace",
-        "--windows",
-        "1",
-        "--steps",
-        "10",
-        "--",
-        "{}",
-    ]);
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    let forbidden = said.contains("cannot be traced");
-    if forbidden {
-        eprintln!("SKIPPED: {said}");
-    }
-    !forbidden
-}
-
 /// Spins in one function until so many milliseconds of processor time are gone.
 const SPIN: &str = r#"
 #include <stdio.h>
@@ -59,7 +37,7 @@ fn most_steps_of_a_program_that_spins_are_in_what_spins() {
     let folder = Folder::new();
     for flags in [&["-pie"][..], &["-no-pie"], &["-static"]] {
         folder.compile("app", SPIN, &[&["-Wl,-q"], flags].concat());
-        if !may_trace(&folder) {
+        if !folder.may_trace() {
             return;
         }
         let options = ["--windows", "8", "--steps", "3000", "--", "{}"];
@@ -186,7 +164,7 @@ fn a_library_is_told_from_the_program_that_loads_it() {
     let found = format!("-L{}", folder.dir().display());
     let program = "#include <time.h>\nvoid hot(void); int main(void) { while (clock() < CLOCKS_PER_SEC / 20) hot(); return 0; }\n";
     folder.compile("app", program, &[&found, "-lhot", "-Wl,-rpath,$ORIGIN"]);
-    if !may_trace(&folder) {
+    if !folder.may_trace() {
         return;
     }
     folder.postlink(&[
@@ -219,7 +197,7 @@ fn a_library_is_told_from_the_program_that_loads_it() {
 fn a_layout_is_chosen_by_the_trace_of_this_very_file() {
     let folder = Folder::new();
     folder.compile("app", SPIN, &["-Wl,-q"]);
-    if !may_trace(&folder) {
+    if !folder.may_trace() {
         return;
     }
     folder.instrument("app", "run.plraw");
@@ -311,7 +289,7 @@ fn a_layout_is_chosen_by_the_trace_of_this_very_file() {
 fn tune_with_a_search_records_a_trace_and_keeps_it_where_asked() {
     let folder = Folder::new();
     folder.compile("app", SPIN, &["-Wl,-q"]);
-    if !may_trace(&folder) {
+    if !folder.may_trace() {
         return;
     }
     let done = folder.attempt(&[
@@ -332,7 +310,7 @@ fn tune_with_a_search_records_a_trace_and_keeps_it_where_asked() {
 fn a_workload_that_does_not_run_the_program_is_an_error() {
     let folder = Folder::new();
     folder.compile("app", SPIN, &["-Wl,-q"]);
-    if !may_trace(&folder) {
+    if !folder.may_trace() {
         return;
     }
     let refused = |workload: &[&str]| {

@@ -8,6 +8,7 @@
 //! | [`BoltYaml`] | BOLT YAML | counts by function and block |
 //!
 //! A compiler's sample profile is recognised, too: it speaks of source lines, which only the binary leads back to code.
+//! So is a trace: which of its instructions are branches, only the binary says.
 //!
 //! Profiles of one model can be added up without a look at the binary; to make one model of another takes the
 //! binary and is done elsewhere.
@@ -49,6 +50,8 @@ pub enum Model {
     Blocks,
     /// By source lines: samples by address once the binary is at hand.
     Lines,
+    /// By instructions, in the order of their execution: branches and runs by address once the binary is at hand.
+    Steps,
 }
 
 impl Model {
@@ -65,7 +68,13 @@ impl Model {
             Format::Fdata => Model::Symbols,
             Format::BoltYaml => Model::Blocks,
             Format::SampleProfile => Model::Lines,
+            Format::Trace => Model::Steps,
         }
+    }
+
+    /// Whether it becomes samples by address, which takes the binary.
+    pub fn is_by_address_with_binary(self) -> bool {
+        matches!(self, Model::Lines | Model::Steps)
     }
 }
 
@@ -77,6 +86,7 @@ impl std::fmt::Display for Model {
             Model::Symbols => "counts by function and offset (fdata)",
             Model::Blocks => "counts by function and block (BOLT YAML)",
             Model::Lines => "counts by source line (a sample profile)",
+            Model::Steps => "steps of a run (a trace)",
         })
     }
 }
@@ -87,7 +97,7 @@ pub fn format_of(path: &Path) -> Result<Format, Error> {
         Error::at_byte(
             path,
             0,
-            "not a profile that can be read: neither raw or merged counters, perf.data, text of perf script, pprof, OpenTelemetry profiles, fdata, BOLT YAML, pre-aggregated nor a sample profile",
+            "not a profile that can be read: neither raw or merged counters, perf.data, text of perf script, pprof, OpenTelemetry profiles, fdata, BOLT YAML, pre-aggregated, a sample profile nor a trace",
         )
     })
 }
@@ -184,7 +194,7 @@ pub fn merge_of(model: Model, inputs: &[Weighted], options: &Options) -> Result<
         Model::Addresses => Any::Addresses(merge_addresses(inputs, options)?),
         Model::Symbols => Any::Symbols(fdata::merge(inputs)?),
         Model::Blocks => Any::Blocks(merge_blocks(inputs)?),
-        Model::Lines => {
+        Model::Lines | Model::Steps => {
             let path = inputs.first().map_or(Path::new(""), |input| &input.path);
             return Err(Error::Format {
                 path: path.to_owned(),

@@ -8,6 +8,7 @@
 //! | `PLPROF` | merged profile |
 //! | `PERFILE2` | `perf.data` |
 //! | `SIMPLEPERF` | simpleperf's report |
+//! | `PLTRACE` | trace |
 //! | gzip's, or a protobuf message of numbers in field 1; the same of messages | pprof; OpenTelemetry profiles |
 //! | `---` and a line end | BOLT YAML |
 //! | `SPROF42` and a number, in LEB128; `adcg`; `name:number:number` in the first line | sample profile |
@@ -23,7 +24,7 @@ use std::path::Path;
 
 use crate::plprof::PlprofFile;
 use crate::raw::{RawFile, Sink};
-use crate::{Error, Profile, Subject, perf_script, protobuf, source};
+use crate::{Error, Profile, Subject, perf_script, protobuf, source, windows};
 
 /// A file format of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub enum Format {
     Simpleperf,
     /// A compiler's sample profile, by source lines or probes: recognised here, read by the crate `postlink-profgen`.
     SampleProfile,
+    /// Windows of a run, instruction by instruction: [`crate::windows`].
+    Trace,
 }
 
 impl std::fmt::Display for Format {
@@ -66,6 +69,7 @@ impl std::fmt::Display for Format {
             Format::Otlp => "OpenTelemetry profiles",
             Format::Simpleperf => "simpleperf report",
             Format::SampleProfile => "sample profile",
+            Format::Trace => "trace",
         })
     }
 }
@@ -83,6 +87,8 @@ impl Format {
             Some(Format::Plprof)
         } else if start.starts_with(b"PERFILE2") {
             Some(Format::PerfData)
+        } else if start.starts_with(&windows::MAGIC) {
+            Some(Format::Trace)
         } else if start.starts_with(b"---\n") || start.starts_with(b"---\r\n") {
             Some(Format::BoltYaml)
         } else {
@@ -313,6 +319,7 @@ mod tests {
     fn every_format_is_recognised_by_its_start() {
         for (start, format) in [
             ("PERFILE2\x68", Some(Format::PerfData)),
+            ("PLTRACE\n\x01", Some(Format::Trace)),
             ("---\nheader:\n", Some(Format::BoltYaml)),
             ("no_lbr cycles\n1 f 0 1\n", Some(Format::Fdata)),
             ("boltedcollection\n", Some(Format::Fdata)),

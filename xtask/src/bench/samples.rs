@@ -8,6 +8,7 @@
 //! | profile | what it is |
 //! |---|---|
 //! | drawn | 20,000 instructions, drawn from the exact counts: a processor that counts instructions, without its inaccuracies |
+//! | trace | `postlink trace --for profile`: 5,000 windows of 300 single steps, of as many runs as that takes, at most 16 |
 //! | clock | `perf record -e cpu-clock:u` at 10 kHz: what most clouds allow. The workload runs until there are 20,000 samples |
 //! | before | exact counts of the older release that the heading names, by blocks (`convert --to yaml`) |
 //! | llvm-bolt's | the same, as llvm-bolt writes it; given to postlink, and to llvm-bolt with `--infer-stale-profile` |
@@ -277,6 +278,35 @@ impl Bench {
         Ok(Some((text, at.values().sum())))
     }
 
+    /// A trace of single steps, and how many windows it has; `None` where nothing may be traced.
+    fn trace(&self, of: &Releases, path: &Path) -> Result<Option<(PathBuf, String)>> {
+        let file = self.at("app.pltrace");
+        let _ = fs::remove_file(&file); // It may not be there.
+        let workload = programs::command_of(of.workload, "{}".as_ref(), &self.corpus, Some(of.n))?;
+        let mut command = Command::new(self.tools.program());
+        command
+            .args(["trace", "--for", "profile"])
+            .arg(path)
+            .arg("-o")
+            .arg(&file);
+        command
+            .arg("--")
+            .arg(workload.get_program())
+            .args(workload.get_args());
+        let output = command.env("N", of.n).env_remove("RUNNER").output();
+        let output = output.context("the workload cannot be traced")?;
+        if !file.is_file() {
+            eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+            return Ok(None);
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let windows = said
+            .lines()
+            .find_map(|line| line.trim().split_once(" windows of "));
+        let (windows, _) = windows.with_context(|| format!("no number of windows: {said}"))?;
+        Ok(Some((file, windows.to_owned())))
+    }
+
     /// A profile by blocks that llvm-bolt writes of exact counts.
     fn bolts_profile(&self, program: &Path, profile: &Path) -> Result<Result<PathBuf, String>> {
         let data = self.at("old.fdata");
@@ -347,6 +377,10 @@ impl Bench {
             format!("drawn, {} samples", grouped(SAMPLES.parse().unwrap_or(0))),
             Ok(self.layout(&path, &drawn, "by.drawn")?),
         ));
+        if let Some((trace, windows)) = self.trace(of, &path)? {
+            let layout = self.layout(&path, &trace, "by.trace")?;
+            layouts.push((format!("trace, {windows} windows"), Ok(layout)));
+        }
         if let Some((clock, samples)) = self.clock(of, &path)? {
             let layout = self.layout(&path, &clock, "by.clock")?;
             layouts.push((format!("clock, {} samples", grouped(samples)), Ok(layout)));

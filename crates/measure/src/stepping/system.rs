@@ -1,11 +1,12 @@
 //! Tracing by `ptrace`, on Linux for x86-64.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -13,12 +14,19 @@ use std::time::{Duration, Instant};
 use libc::{c_int, c_void, pid_t};
 
 use super::{At, Object, Plan};
-use crate::Random;
+use crate::{Random, interrupt};
 
 /// Offset of the instruction pointer in the kernel's `struct user`.
 const RIP: usize = std::mem::offset_of!(libc::user_regs_struct, rip);
 /// How long is waited for news between looks at the clock.
 const PATIENCE: Duration = Duration::from_micros(200);
+/// How long a window of an attached process waits for the next step, until it is looked whether the thread runs.
+const STEP_PATIENCE: Duration = Duration::from_millis(2);
+/// What is followed of a traced process.
+const FOLLOW: c_int = libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC;
 /// Ends of windows do not come at the same distance.
 const SEED: u64 = 0x7374_6570;
 
@@ -76,6 +84,8 @@ struct Thread {
     begins: bool,
     /// Stop signals that were sent to it and have not arrived.
     asked: u32,
+    /// It was let go on by one step.
+    steps: bool,
 }
 
 /// A window that is being recorded.
@@ -93,7 +103,8 @@ struct Tracer<'a, F> {
     object: &'a Object,
     plan: &'a Plan,
     window: F,
-    root: pid_t,
+    /// The process that was started; attached to ones have none.
+    root: Option<pid_t>,
     threads: HashMap<pid_t, Thread>,
     open: Option<Open>,
     done: usize,
@@ -116,27 +127,69 @@ pub(super) fn record(
     if !libc::WIFSTOPPED(status) {
         return Ok(ExitStatus::from_raw(status));
     }
-    let follow = libc::PTRACE_O_TRACEFORK
-        | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE
-        | libc::PTRACE_O_TRACEEXEC;
-    ptrace(libc::PTRACE_SETOPTIONS, root, 0, follow as usize)?;
-    let mut tracer = Tracer {
-        object,
-        plan,
-        window,
-        root,
-        threads: HashMap::from([(root, Thread::default())]),
-        open: None,
-        done: 0,
-        next: Instant::now(),
-        random: Random::new(SEED ^ u64::from(std::process::id()) ^ root as u64),
-    };
-    // The first window: anywhere in the time of one.
-    let chance = tracer.random.below(plan.every.as_nanos() as usize + 1) as u64;
-    tracer.next = Instant::now() + Duration::from_nanos(chance);
+    ptrace(libc::PTRACE_SETOPTIONS, root, 0, FOLLOW as usize)?;
+    let mut tracer = Tracer::new(object, plan, window, Some(root));
+    tracer.threads.insert(root, Thread::default());
     tracer.resume(root, 0);
     tracer.run()
+}
+
+pub(super) fn attach(
+    processes: &[u32],
+    time: Duration,
+    object: &Object,
+    plan: &Plan,
+    window: impl FnMut(Vec<At>),
+) -> io::Result<()> {
+    let until = Instant::now() + time;
+    let mut has_object = false;
+    for process in processes {
+        let maps = PathBuf::from(format!("/proc/{process}/maps"));
+        let maps = fs::read_to_string(maps).map_err(|error| of_process(*process, &error))?;
+        has_object |= object
+            .bias(&maps, is_object(*process as pid_t, object))
+            .is_some();
+    }
+    if !has_object {
+        let processes: Vec<String> = processes.iter().map(u32::to_string).collect();
+        let what = format!("not mapped by process {}", processes.join(", "));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let mut tracer = Tracer::new(object, plan, window, None);
+    let seized = processes
+        .iter()
+        .try_for_each(|process| tracer.seize(*process));
+    let done = seized.and_then(|()| tracer.watch(until));
+    tracer.let_go();
+    done
+}
+
+/// An error, with the process that it is about.
+fn of_process(process: u32, error: &io::Error) -> io::Error {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (it is of another user, traced already, or /proc/sys/kernel/yama/ptrace_scope forbids it)"
+        }
+        _ => "",
+    };
+    io::Error::new(error.kind(), format!("process {process}: {error}{hint}"))
+}
+
+/// Whether a path of a process is the object, which may have another root than the tracer.
+fn is_object(thread: pid_t, object: &Object) -> impl Fn(&Path) -> bool {
+    let identity = object.identity;
+    // A file is mapped by some lines that follow each other.
+    let last = RefCell::new((PathBuf::new(), false));
+    move |path: &Path| {
+        let mut last = last.borrow_mut();
+        if last.0 != path {
+            let name = path.strip_prefix("/").unwrap_or(path);
+            let full = PathBuf::from(format!("/proc/{thread}/root")).join(name);
+            let same = fs::metadata(full).is_ok_and(|file| (file.dev(), file.ino()) == identity);
+            *last = (path.to_owned(), same);
+        }
+        last.1
+    }
 }
 
 /// News of a child; `None` if there are none now.
@@ -157,7 +210,122 @@ fn wait_for(child: pid_t, options: c_int) -> io::Result<Option<(pid_t, c_int)>> 
     }
 }
 
-impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
+impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
+    fn new(object: &'a Object, plan: &'a Plan, window: F, root: Option<pid_t>) -> Self {
+        let seed = SEED ^ u64::from(std::process::id()) ^ root.unwrap_or(0) as u64;
+        let mut random = Random::new(seed);
+        // The first window: anywhere in the time of one.
+        let chance = random.below(plan.every.as_nanos() as usize + 1) as u64;
+        Tracer {
+            object,
+            plan,
+            window,
+            root,
+            threads: HashMap::new(),
+            open: None,
+            done: 0,
+            next: Instant::now() + Duration::from_nanos(chance),
+            random,
+        }
+    }
+
+    /// Attaches to all threads of a process. None stops for that.
+    fn seize(&mut self, process: u32) -> io::Result<()> {
+        let folder = format!("/proc/{process}/task");
+        // A thread that starts meanwhile is traced with the one that starts it, or is found by the next look.
+        loop {
+            let known = self.threads.len();
+            let threads = fs::read_dir(&folder).map_err(|error| of_process(process, &error))?;
+            for thread in threads {
+                let name = thread
+                    .map_err(|error| of_process(process, &error))?
+                    .file_name();
+                let Some(thread) = name.to_str().and_then(|name| name.parse::<pid_t>().ok()) else {
+                    continue;
+                };
+                if self.threads.contains_key(&thread) || is_traced_by_this(thread) {
+                    continue;
+                }
+                match ptrace(libc::PTRACE_SEIZE, thread, 0, FOLLOW as usize) {
+                    Ok(()) => {
+                        self.threads.insert(thread, Thread::default());
+                    }
+                    // It has ended.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => return Err(of_process(process, &error)),
+                }
+            }
+            if self.threads.len() == known {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes windows of attached processes.
+    fn watch(&mut self, until: Instant) -> io::Result<()> {
+        // Since when there is no news in an open window.
+        let mut quiet = Instant::now();
+        while !self.threads.is_empty() {
+            let now = Instant::now();
+            if now >= until || self.done >= self.plan.windows || interrupt::was_asked() {
+                break;
+            }
+            match wait_for(-1, libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG) {
+                Ok(Some((thread, status))) => {
+                    self.news(thread, status);
+                    quiet = Instant::now();
+                }
+                Ok(None) => match self.open.as_ref().map(|open| open.thread) {
+                    // A step may be a system call that waits.
+                    Some(thread) if now.duration_since(quiet) >= STEP_PATIENCE => {
+                        if !is_running(thread) {
+                            self.end_window_of(thread);
+                        }
+                        quiet = now;
+                    }
+                    Some(_) => std::thread::yield_now(),
+                    None if now >= self.next && self.begin_window() => quiet = now,
+                    None => std::thread::sleep(PATIENCE),
+                },
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves no attached thread that would stop after its next instruction. The others the kernel lets go, where this
+    /// thread ends, and none of them notices.
+    fn let_go(&mut self) {
+        if let Some(thread) = self.open.as_ref().map(|open| open.thread) {
+            self.end_window_of(thread);
+        }
+        let mut stepping: Vec<pid_t> = Vec::new();
+        stepping.extend(
+            self.threads
+                .iter()
+                .filter(|(_, state)| state.steps)
+                .map(|(id, _)| *id),
+        );
+        for &thread in &stepping {
+            let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0); // It may have ended.
+        }
+        while !stepping.is_empty() {
+            let Ok(Some((thread, status))) = wait_for(-1, libc::__WALL | libc::__WNOTHREAD) else {
+                return;
+            };
+            if libc::WIFSTOPPED(status) {
+                let signal = match (status >> 16, libc::WSTOPSIG(status)) {
+                    (0, libc::SIGTRAP) if stepped(thread) => 0,
+                    (0, signal) => signal,
+                    _ => 0,
+                };
+                let _ = ptrace(libc::PTRACE_DETACH, thread, 0, signal as usize);
+            }
+            stepping.retain(|other| *other != thread);
+        }
+    }
+
     /// When the next window begins: after half of the time between windows, and as much again by chance.
     fn schedule(&mut self) {
         let every = self.plan.every;
@@ -186,8 +354,11 @@ impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
     }
 
     /// Lets a stopped thread go on, with a signal or 0. It may be gone: then there will be news of that.
-    fn resume(&self, thread: pid_t, signal: c_int) {
+    fn resume(&mut self, thread: pid_t, signal: c_int) {
         let steps = matches!(&self.open, Some(open) if open.thread == thread && open.taken > 0);
+        if let Some(known) = self.threads.get_mut(&thread) {
+            known.steps = steps;
+        }
         let how = if steps {
             libc::PTRACE_SINGLESTEP
         } else {
@@ -201,11 +372,12 @@ impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
         if !libc::WIFSTOPPED(status) {
             self.threads.remove(&thread);
             self.end_window_of(thread);
-            return (thread == self.root).then(|| ExitStatus::from_raw(status));
+            return (Some(thread) == self.root).then(|| ExitStatus::from_raw(status));
         }
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         match event {
             0 => self.signalled(thread, signal),
+            libc::PTRACE_EVENT_STOP => self.stopped(thread, signal),
             libc::PTRACE_EVENT_EXEC => {
                 // All other threads are gone, and this one has the number of the first.
                 if let Some(former) = event_message(thread) {
@@ -220,11 +392,26 @@ impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
         None
     }
 
+    /// A thread of an attached process that begins, was asked to stop, or stops with its process.
+    fn stopped(&mut self, thread: pid_t, signal: c_int) {
+        self.threads.entry(thread).or_default();
+        if matches!(
+            signal,
+            libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU
+        ) {
+            self.end_window_of(thread);
+            // Its process stays stopped until it is told to continue.
+            let _ = ptrace(libc::PTRACE_LISTEN, thread, 0, 0);
+        } else {
+            self.step(thread);
+        }
+    }
+
     /// A thread that has stopped for a signal.
     fn signalled(&mut self, thread: pid_t, signal: c_int) {
         let new = Thread {
             begins: true,
-            asked: 0,
+            ..Thread::default()
         };
         let known = self.threads.entry(thread).or_insert(new);
         if signal == libc::SIGSTOP && known.begins {
@@ -235,8 +422,8 @@ impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
             known.asked -= 1;
             return self.step(thread);
         }
-        let steps = matches!(&self.open, Some(open) if open.thread == thread && open.taken > 0);
-        if steps && signal == libc::SIGTRAP && stepped(thread) {
+        // Also of a window that was closed while the step went on.
+        if known.steps && signal == libc::SIGTRAP && stepped(thread) {
             return self.step(thread);
         }
         self.resume(thread, signal);
@@ -273,21 +460,12 @@ impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
             let Ok(maps) = fs::read_to_string(format!("/proc/{thread}/maps")) else {
                 continue;
             };
-            let identity = self.object.identity;
-            let is_object = |path: &Path| {
-                fs::metadata(path).is_ok_and(|file| (file.dev(), file.ino()) == identity)
-            };
-            let Some((bias, ranges)) = self.object.bias(&maps, is_object) else {
+            let found = self.object.bias(&maps, is_object(thread, self.object));
+            let Some((bias, ranges)) = found else {
                 continue;
             };
-            // SAFETY: a system call without pointers.
-            if minds_traps(thread)
-                || unsafe { libc::syscall(libc::SYS_tkill, thread, libc::SIGSTOP) } != 0
-            {
+            if minds_traps(thread) || !self.ask(thread) {
                 continue;
-            }
-            if let Some(known) = self.threads.get_mut(&thread) {
-                known.asked += 1;
             }
             self.open = Some(Open {
                 thread,
@@ -299,6 +477,19 @@ impl<F: FnMut(Vec<At>)> Tracer<'_, F> {
             return true;
         }
         false
+    }
+
+    /// Asks a thread to stop. Fails where it has ended.
+    fn ask(&mut self, thread: pid_t) -> bool {
+        if self.root.is_none() {
+            return ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0).is_ok();
+        }
+        // SAFETY: a system call without pointers.
+        let sent = unsafe { libc::syscall(libc::SYS_tkill, thread, libc::SIGSTOP) } == 0;
+        if let Some(known) = self.threads.get_mut(&thread).filter(|_| sent) {
+            known.asked += 1;
+        }
+        sent
     }
 
     /// If the window is of this thread, it is complete.
@@ -327,6 +518,17 @@ fn event_message(thread: pid_t) -> Option<libc::c_ulong> {
         )
     };
     (done == 0).then_some(message)
+}
+
+/// Whether a thread is traced by the thread that asks.
+fn is_traced_by_this(thread: pid_t) -> bool {
+    // SAFETY: a system call without pointers.
+    let own = unsafe { libc::syscall(libc::SYS_gettid) };
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let tracer = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.and_then(|id| id.trim().parse().ok()) == Some(own)
 }
 
 /// Whether a thread's process handles or ignores SIGTRAP. If a step ends while that signal is blocked, as it is in its

@@ -7,18 +7,19 @@ use anyhow::{Result, bail};
 use clap::Args;
 use postlink_aggregate::{self as aggregate, Aggregated, Binary, Quality};
 use postlink_profile::samples::Options;
-use postlink_profile::{any, bolt_yaml, fdata};
+use postlink_profile::{bolt_yaml, fdata};
 
 use crate::errors::Usage;
 use crate::input::Input;
-use crate::profiles::{self, Target};
+use crate::profiles::{self, Reading, Target};
 use crate::ui::{BOLD, Ui, count};
 
 /// Make a profile by functions of samples by address
 ///
 /// Does perf2bolt's work, without perf: branch stacks become branches and fall-throughs between blocks, basic samples
-/// become counts of instructions. Several recordings of several processes are added up, wherever each had the binary
-/// loaded. The binary may be one that was optimised with --enable-bat: the profile is then of the one it was made from.
+/// become counts of instructions; traces (`postlink trace`) are taken as well. Several recordings of several processes
+/// are added up, wherever each had the binary loaded. The binary may be one that was optimised with --enable-bat: the
+/// profile is then of the one it was made from.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -31,7 +32,7 @@ pub struct Aggregate {
     /// The binary that was sampled
     #[arg(value_name = "BINARY")]
     pub binary: PathBuf,
-    /// Samples: perf.data, text of perf script, or pre-aggregated, with a weight if they count more than
+    /// Samples: perf.data, text of perf script, pre-aggregated, or a trace, with a weight if they count more than
     /// once; may be given several times
     #[arg(long, short, value_name = "FILE[:WEIGHT]", required = true)]
     pub profile: Vec<String>,
@@ -99,14 +100,19 @@ impl Aggregate {
             without_newest: self.without_newest,
             even: !self.only_explained,
         };
-        let samples = any::merge_addresses(&inputs, &options)?;
-        watched.phases.begin("aggregate");
-        let options = aggregate::Options {
-            ignore_build_id: self.ignore_build_id,
-            all_memory: self.all_memory,
-            only_explained: self.only_explained,
+        let reading = Reading {
+            samples: options,
+            aggregate: aggregate::Options {
+                ignore_build_id: self.ignore_build_id,
+                all_memory: self.all_memory,
+                only_explained: self.only_explained,
+            },
+            ..Reading::default()
         };
-        let Aggregated { profile, quality } = aggregate::aggregate(&binary, &samples, options)?;
+        let samples = profiles::addresses(&inputs, &elf, &self.binary, &reading)?;
+        watched.phases.begin("aggregate");
+        let Aggregated { profile, quality } =
+            aggregate::aggregate(&binary, &samples, reading.aggregate)?;
         watched.phases.begin("write");
         let format = self.format.or(Target::of(&self.output));
         match format {
@@ -133,9 +139,8 @@ impl Aggregate {
     }
 }
 
-/// What to think of the samples.
-pub fn say_quality(ui: &Ui, quality: &Quality) {
-    let percent = |part| format!("{:.1} %", quality.percent(part));
+/// How many samples there are, and what could not be read.
+pub fn say_samples(ui: &Ui, quality: &Quality) {
     if quality.read.samples > 0 {
         ui.say(format_args!(
             "  read {} samples with {} branches",
@@ -151,6 +156,30 @@ pub fn say_quality(ui: &Ui, quality: &Quality) {
             ));
         }
     }
+    if quality.read.wrong_path > 0 {
+        ui.say(format_args!(
+            "  {} branches left out: the processor began their path and gave it up",
+            count(quality.read.wrong_path)
+        ));
+    }
+    if let Some((bytes, first)) = quality.read.undecoded {
+        ui.warn(format_args!(
+            "{} bytes of trace data are no packets of Arm SPE and were left out, the first at offset {first:#x} of the recording",
+            count(bytes)
+        ));
+    }
+    if quality.read.lost > 0 {
+        ui.warn(format_args!(
+            "perf lost {} records",
+            count(quality.read.lost)
+        ));
+    }
+}
+
+/// What to think of the samples, with the code that they were compared with.
+pub fn say_quality(ui: &Ui, quality: &Quality) {
+    say_samples(ui, quality);
+    let percent = |part| format!("{:.1} %", quality.percent(part));
     if quality.all_runs() > 0 {
         let wrong = quality.wrong();
         ui.say(format_args!(
@@ -170,24 +199,6 @@ pub fn say_quality(ui: &Ui, quality: &Quality) {
             "  {} samples of the binary, {} in no function",
             count(quality.basic),
             count(quality.basic_outside)
-        ));
-    }
-    if quality.read.wrong_path > 0 {
-        ui.say(format_args!(
-            "  {} branches left out: the processor began their path and gave it up",
-            count(quality.read.wrong_path)
-        ));
-    }
-    if let Some((bytes, first)) = quality.read.undecoded {
-        ui.warn(format_args!(
-            "{} bytes of trace data are no packets of Arm SPE and were left out, the first at offset {first:#x} of the recording",
-            count(bytes)
-        ));
-    }
-    if quality.read.lost > 0 {
-        ui.warn(format_args!(
-            "perf lost {} records",
-            count(quality.read.lost)
         ));
     }
 }

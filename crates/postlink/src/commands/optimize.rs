@@ -17,7 +17,7 @@ use postlink_rewrite::{DebugInfo, DebugReport, Fitted, OptimizeReport, Pin, Sear
 use postlink_verify::Report;
 use serde::Serialize;
 
-use super::aggregate::say_quality;
+use super::aggregate::say_samples;
 use crate::input::{Input, Parsed};
 use crate::options::{self, Optimizing};
 use crate::profiles::{self, Reading, Target};
@@ -148,7 +148,10 @@ pub fn read_any(
     let inputs = profiles::weighted(files)?;
     let models = any::models(&inputs)?;
     let alike = models.iter().all(|m| *m == models[0]);
-    let addresses = alike && matches!(models.first(), Some(Model::Addresses | Model::Lines));
+    let addresses = alike
+        && models
+            .first()
+            .is_some_and(|model| *model == Model::Addresses || model.is_by_address_with_binary());
     let by_address = addresses && !is_translated(&input.elf)?;
     let reading = Reading {
         relocations: options::Relocations::Auto,
@@ -166,7 +169,7 @@ pub fn read_any(
     match profiles::read_of(ui, &inputs, wanted, &reading, Some(input))? {
         Any::Addresses(profile) => {
             let placer = Placer::of_file(&input.path, &input.elf, &profile, ignore_build_id)?;
-            say_quality(ui, &Quality::new(&profile, &placer));
+            say_samples(ui, &Quality::new(&profile, &placer));
             Ok(ProfileOf::Samples(profile, placer))
         }
         other => Ok(ProfileOf::Any(other)),

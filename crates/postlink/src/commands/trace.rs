@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
-use postlink_measure::ending;
+use clap::{Args, ValueEnum};
 use postlink_measure::stepping::{self, At, Object, Plan};
+use postlink_measure::{ending, interrupt};
 use postlink_profile::windows::{LINE, Step, Window, Windows};
 use postlink_rewrite::identity;
 
@@ -19,22 +19,48 @@ use crate::rewriting;
 use crate::ui::{BOLD, Ui, count, counted, seconds};
 use crate::workload;
 
-/// Windows of a trace, unless another number is asked for.
+/// Windows of a trace to search layouts with, unless another number is asked for.
 pub const WINDOWS: usize = 32;
-/// Steps of a window. Shorter ones do not show what competes for the cache: see `docs/layout-search.md`.
+/// Steps of such a window. Shorter ones do not show what competes for the cache: see `docs/layout-search.md`.
 pub const STEPS: usize = 100_000;
+/// What a trace is recorded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Purpose {
+    /// `optimize --search-trace`: 32 windows of 100,000 instructions
+    Search,
+    /// `optimize -p`: 5,000 windows of 300 instructions
+    Profile,
+}
+
+impl Purpose {
+    /// Windows, and the steps of each.
+    fn plan(self) -> (usize, usize) {
+        match self {
+            Purpose::Search => (WINDOWS, STEPS),
+            Purpose::Profile => (5000, 300),
+        }
+    }
+}
+
 /// Most runs of a workload that is too short for all windows.
 const MOST_RUNS: usize = 16;
 
 /// Record what a run executes, instruction by instruction, in a few windows
 ///
-/// The workload after `--` is run as a debugger does it: from time to time a running thread of the program is stepped
-/// through some instructions. The trace says what runs at the same time, which counts do not: `optimize --search`
-/// judges layouts by it. Works on x86-64 Linux, without hardware for it; a window of 100,000 instructions takes about
-/// 0.6 s.
+/// The workload after `--` is run as a debugger does it, or processes that run already are attached to (--pid): from
+/// time to time a running thread of the program is stepped through some instructions. Works on x86-64 Linux, without
+/// hardware for it; 100,000 instructions take 0.6 to 3 s.
+///
+/// A trace is a profile (`optimize -p`) that needs neither an instrumented program nor a processor that records
+/// branches: its branches are exact, and many short windows are spread over the run. Its long windows say what runs at
+/// the same time, which counts do not: `optimize --search` judges layouts by them.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
+  postlink trace --for profile ./app -o app.pltrace -- {} --benchmark
+  postlink trace --for profile ./app -o app.pltrace --pid 1234
+  postlink optimize ./app -p app.pltrace -o ./app.opt
+
   postlink trace ./app -o app.pltrace -- {} --benchmark
   postlink optimize ./app -p run.plraw --search 30 --search-trace app.pltrace -o ./app.opt
 
@@ -47,16 +73,33 @@ pub struct Trace {
     #[arg(long, short, value_name = "OUTPUT")]
     pub output: PathBuf,
     /// The workload; {} stands for the program
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "pid",
+        conflicts_with = "pid",
+        value_name = "COMMAND"
+    )]
     pub workload: Vec<OsString>,
-    /// Most windows
-    #[arg(long, value_name = "N", default_value_t = WINDOWS, value_parser = number(100_000))]
-    pub windows: usize,
-    /// Steps of each window
-    #[arg(long, value_name = "N", default_value_t = STEPS, value_parser = number(100_000_000))]
-    pub steps: usize,
-    /// Milliseconds from one window to the next [default: the workload is run once before, and the windows are
-    /// spread over the time that it takes]
+    /// Attach to this process, which runs on as before when it is done; may be given several times
+    ///
+    /// What it starts meanwhile is followed. System calls that wait may be interrupted as a debugger does it. Ctrl-C
+    /// ends it early and keeps what was recorded.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..=0x7fff_ffff))]
+    pub pid: Vec<u32>,
+    /// For how long processes are attached to; windows are spread over that time
+    #[arg(long, value_name = "S", requires = "pid", default_value = "60", value_parser = a_time)]
+    pub seconds: Duration,
+    /// What the trace is recorded for
+    #[arg(long = "for", value_name = "PURPOSE", default_value = "search")]
+    pub purpose: Purpose,
+    /// Most windows [default: 32, for a profile 5000]
+    #[arg(long, value_name = "N", value_parser = number(1_000_000))]
+    pub windows: Option<usize>,
+    /// Steps of each window [default: 100000, for a profile 300]
+    #[arg(long, value_name = "N", value_parser = number(100_000_000))]
+    pub steps: Option<usize>,
+    /// Milliseconds from one window to the next [default: the windows are spread over the time that the workload takes,
+    /// for which it is run once before, or over that of --seconds]
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub every: Option<Duration>,
     /// Go on when the workload fails
@@ -75,6 +118,15 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
         Ok(Duration::from_secs_f64(value / 1e3))
     } else {
         Err("from 0.01 to 10000000 milliseconds are possible".to_owned())
+    }
+}
+
+fn a_time(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|e| format!("{e}"))?;
+    if (0.001..=1e7).contains(&value) {
+        Ok(Duration::from_secs_f64(value))
+    } else {
+        Err("from 0.001 to 10000000 seconds are possible".to_owned())
     }
 }
 
@@ -145,6 +197,11 @@ pub fn record(
         }
     }
     drop(progress);
+    Ok(Some(recorded(input, windows, start, ui)))
+}
+
+/// The windows that were taken since `start`, with a line that says how many.
+fn recorded(input: &Parsed<'_>, windows: Vec<Window>, start: Instant, ui: &Ui) -> Windows {
     let windows = Windows {
         identity: identity(&input.elf),
         windows,
@@ -155,7 +212,7 @@ pub fn record(
         count(windows.steps() as u64),
         seconds(start.elapsed())
     ));
-    Ok(Some(windows))
+    windows
 }
 
 fn window(steps: &[At]) -> Window {
@@ -180,48 +237,86 @@ impl Trace {
         workload::command(&self.workload, program)
     }
 
-    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
-        let shown = self.workload.join(" ".as_ref());
-        let shown = shown.to_string_lossy();
+    /// What is recorded, in so long a time.
+    fn plan(&self, time: impl FnOnce() -> Result<Duration>) -> Result<Plan> {
+        let (windows, steps) = self.purpose.plan();
+        let windows = self.windows.unwrap_or(windows);
+        let every = match self.every {
+            Some(every) => every,
+            None => time()?.div_f64(windows as f64),
+        };
+        Ok(Plan {
+            windows,
+            steps: self.steps.unwrap_or(steps),
+            every,
+        })
+    }
+
+    /// Runs the workload. `None`, with a warning, where nothing can be traced.
+    fn of_workload(&self, input: &Parsed<'_>, shown: &str, ui: &Ui) -> Result<Option<Windows>> {
         if !workload::names_the_program(&self.workload) {
             return Err(Usage(format!(
                 "the workload '{shown}' has no {{}}: it must run the program, whose path is put there"
             ))
             .into());
         }
+        let program = rewriting::runnable(&self.input)?;
+        ui.say(format_args!("{BOLD}tracing{BOLD:#} {shown}"));
+        let plan = self.plan(|| {
+            let mut command = self.command(&program)?;
+            command.stdout(std::process::Stdio::null());
+            let run = postlink_measure::run(&mut command)
+                .with_context(|| format!("the workload cannot be started: {shown}"))?;
+            Ok(run.wall)
+        })?;
+        let command = || self.command(&program);
+        record(input, &plan, self.allow_failure, command, ui)
+    }
+
+    /// Attaches to processes.
+    fn of_processes(&self, input: &Parsed<'_>, shown: &str, ui: &Ui) -> Result<Windows> {
+        ui.say(format_args!("{BOLD}tracing{BOLD:#} {shown}"));
+        interrupt::catch();
+        let plan = self.plan(|| Ok(self.seconds))?;
+        let mut windows = Vec::new();
+        let start = Instant::now();
+        let progress = ui.progress("trace");
+        progress.set(|| format!("up to {} windows", plan.windows));
+        let (object, time) = (object(input), self.seconds);
+        stepping::attach(&self.pid, time, &object, &plan, |steps| {
+            windows.push(window(&steps));
+        })
+        .with_context(|| format!("{}: cannot be traced", self.input.display()))?;
+        drop(progress);
+        Ok(recorded(input, windows, start, ui))
+    }
+
+    pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         let input = Input::open(&self.input)?;
         let input = input.parse()?;
         input.must_differ_from(&self.output)?;
-        let program = rewriting::runnable(&self.input)?;
-        ui.say(format_args!("{BOLD}tracing{BOLD:#} {shown}"));
-        let every = match self.every {
-            Some(every) => every,
-            None => {
-                let mut command = self.command(&program)?;
-                command.stdout(std::process::Stdio::null());
-                let run = postlink_measure::run(&mut command)
-                    .with_context(|| format!("the workload cannot be started: {shown}"))?;
-                run.wall / self.windows as u32
+        let shown = match self.pid.as_slice() {
+            [] => self
+                .workload
+                .join(" ".as_ref())
+                .to_string_lossy()
+                .into_owned(),
+            ids => {
+                let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+                format!("process {}", ids.join(", "))
             }
         };
-        let plan = Plan {
-            windows: self.windows,
-            steps: self.steps,
-            every,
+        let windows = if self.pid.is_empty() {
+            self.of_workload(&input, &shown, ui)?
+        } else {
+            Some(self.of_processes(&input, &shown, ui)?)
         };
-        let recorded = record(
-            &input,
-            &plan,
-            self.allow_failure,
-            || self.command(&program),
-            ui,
-        )?;
-        let Some(windows) = recorded else {
+        let Some(windows) = windows else {
             return Ok(ExitCode::FAILURE);
         };
         if !has_own_code(&windows) {
             bail!(
-                "{}: no instruction of it was executed in any window of the workload (processes that handle SIGTRAP are not stepped): {shown}",
+                "{}: no instruction of it was executed in any window (processes that handle SIGTRAP are not stepped): {shown}",
                 self.input.display()
             );
         }

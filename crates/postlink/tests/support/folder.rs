@@ -91,6 +91,18 @@ impl Folder {
         self.start(env!("CARGO_BIN_EXE_postlink"), arguments)
     }
 
+    /// Whether processes may be traced here, by a look at the program `app`. Some containers forbid it.
+    pub fn may_trace(&self) -> bool {
+        let short = ["--windows", "1", "--steps", "10", "--", "{}"];
+        let done = self.attempt(&[&["trace", "app", "-o", "probe.pltrace"][..], &short].concat());
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        let forbidden = said.contains("cannot be traced");
+        if forbidden {
+            eprintln!("SKIPPED: {said}");
+        }
+        !forbidden
+    }
+
     /// What postlink says when it refuses.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.attempt(arguments);
