@@ -1,7 +1,7 @@
 //! A trace of a run, instruction by instruction, as a profile by addresses.
 //!
-//! All instructions of a window were executed, in that order. With their code it is known which of them are branches that
-//! were taken, and what ran between two of them: what a processor's branch records say, without such a processor.
+//! All instructions of a window were executed, in that order. With their code it is known which of them are branches
+//! that were taken, and what ran between two of them: what a processor's branch records say, without such a processor.
 //!
 //! ```text
 //!  steps     1000  1004  1008 │ 1040  1044 │ elsewhere │ 1048  1052 │ 1000 …
@@ -9,9 +9,9 @@
 //!  traces    1008 → 1040..1044, 1044 → outside, outside → 1048..1052, …
 //! ```
 //!
-//! Of the first run of a window the end is counted, and of the last one the beginning: all that was executed. Without them
-//! long runs, which windows cut more often, would count for less than short ones. Control also goes on elsewhere where a
-//! signal is handled. That is no branch: one run ends there, and another begins.
+//! Of the first run of a window the end is counted, and of the last one the beginning: all that was executed. Without
+//! them long runs, which windows cut more often, would count for less than short ones. Control also goes on elsewhere
+//! where a signal is handled. That is no branch: one run ends there, and another begins.
 
 use postlink_elf::elf::Elf;
 use postlink_isa::{Flow, Insn, Isa, Machine, with_isa};
@@ -43,8 +43,8 @@ pub fn by_address(
 }
 
 fn decode<I: Isa>(elf: &Elf<'_>, at: u64) -> Option<Insn> {
-    let lengths = (1..=LONGEST).rev();
-    let bytes = lengths.into_iter().find_map(|len| elf.bytes_at(at, len))?;
+    // The last instructions of a segment have fewer bytes behind them.
+    let bytes = (1..=LONGEST).rev().find_map(|len| elf.bytes_at(at, len))?;
     I::decode(bytes, at)
 }
 

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A process that runs already is attached to for some time ([`attach`]) and let go then; those that it starts
-//! meanwhile are followed. If the tracer is killed (SIGKILL) while it takes a step, the thread gets the step's trap and
-//! ends: all other ways to end let go of it first.
+//! meanwhile are followed. If the tracer is killed (SIGKILL) while a thread takes a step, the SIGTRAP of that step
+//! kills the thread's process: when it ends in any other way, the tracer detaches from threads in a step first.
 //!
 //! The object is a program or a shared library. Addresses of its instructions are given as its file has them, whatever
 //! the place it was loaded to; all others as they are in the process.

@@ -493,17 +493,7 @@ int main(void) {
     let Some((folder, expected)) = built(ENDS) else {
         return;
     };
-    refuses_nothing(
-        &folder,
-        &[
-            "instrument",
-            "app",
-            "-o",
-            "app.inst",
-            "--profile",
-            "run.plraw",
-        ],
-    );
+    instrument_all(&folder);
     folder.emulate("app.inst");
     for seed in 1..=12 {
         let seed = seed.to_string();
@@ -535,21 +525,20 @@ fn refuses_nothing(folder: &Folder, args: &[&str]) {
     assert_eq!(said["refused"], serde_json::json!([]), "{said}");
 }
 
+/// Instruments `app` without a function being refused: `app.inst` writes `run.plraw`.
+fn instrument_all(folder: &Folder) {
+    let instrument = ["instrument", "app", "-o", "app.inst"];
+    refuses_nothing(
+        folder,
+        &[&instrument[..], &["--profile", "run.plraw"]].concat(),
+    );
+}
+
 /// Compiles a program, instruments it without a function being refused, and runs it.
 fn counts_with_every_function(program: &str) {
     let Some((folder, expected)) = built(program) else {
         return;
     };
-    refuses_nothing(
-        &folder,
-        &[
-            "instrument",
-            "app",
-            "-o",
-            "app.inst",
-            "--profile",
-            "run.plraw",
-        ],
-    );
+    instrument_all(&folder);
     assert_eq!(folder.emulate("app.inst"), expected, "while it counts");
 }

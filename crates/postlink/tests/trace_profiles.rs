@@ -350,7 +350,7 @@ fn a_process_that_runs_is_traced_and_runs_on() {
     let service = serve(&folder);
     let id = service.id().to_string();
     let mut traces = Vec::new();
-    // Until there are windows enough, and until the time is over; then by somebody who ends the tracer.
+    // Until there are windows enough, then twice until the time is over.
     for (name, most, time) in [
         ("a", "40", "10"),
         ("b", "100000", "0.6"),

@@ -76,6 +76,11 @@ impl Model {
     pub fn is_by_address_with_binary(self) -> bool {
         matches!(self, Model::Lines | Model::Steps)
     }
+
+    /// Whether it is samples by address once the binary is at hand.
+    pub fn may_be_by_address(self) -> bool {
+        self == Model::Addresses || self.is_by_address_with_binary()
+    }
 }
 
 impl std::fmt::Display for Model {

@@ -151,7 +151,7 @@ pub fn read_any(
     let addresses = alike
         && models
             .first()
-            .is_some_and(|model| *model == Model::Addresses || model.is_by_address_with_binary());
+            .is_some_and(|model| model.may_be_by_address());
     let by_address = addresses && !is_translated(&input.elf)?;
     let reading = Reading {
         relocations: options::Relocations::Auto,

@@ -108,9 +108,7 @@ impl Show {
             };
             // With the binary, samples are told by functions.
             let models = any::models(&inputs)?;
-            let samples = models
-                .iter()
-                .any(|model| *model == Model::Addresses || model.is_by_address_with_binary());
+            let samples = models.iter().any(|model| model.may_be_by_address());
             let wanted = (samples && self.binary.is_some()).then_some(Model::Symbols);
             if self.graph.is_some() {
                 anyhow::bail!(crate::errors::Usage(
