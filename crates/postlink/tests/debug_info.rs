@@ -15,7 +15,8 @@ use postlink_elf::moves;
 
 mod support;
 use support::described::{
-    Built, PRESETS, compare, compare_files, count, lldb, lldb_transcript, text, transcript,
+    Built, PRESETS, as_input, compare, compare_files, count, lldb, lldb_transcript, text,
+    transcript,
 };
 use support::{done, is_installed};
 
@@ -231,7 +232,7 @@ fn probes_seen(program: &Path) -> (Vec<String>, Vec<String>) {
     ] {
         command.args(["-ex", line]);
     }
-    let said = text(&done(command.arg(program)).stdout).replace("app.opt", "app");
+    let said = as_input(&text(&done(command.arg(program)).stdout));
     let take = |word: &str| -> Vec<String> {
         let lines = said.lines().map(str::trim);
         let found = lines.filter(|line| line.starts_with(word));
@@ -397,7 +398,7 @@ impl Apart {
 
     /// The new debug file of an output.
     fn updated(&self, output: &Path) -> PathBuf {
-        let out = self.whole.dir.path().join("app.opt.debug");
+        let out = self.whole.dir.path().join("opt.debug");
         done(
             Command::new(POSTLINK)
                 .args(["debug", "-q"])

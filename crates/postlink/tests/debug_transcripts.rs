@@ -73,7 +73,7 @@ impl Program {
         }
         done(&mut compile);
         let (program, inst, profile) = (path("app"), path("app.inst"), path("app.plraw"));
-        let output = path("app.opt");
+        let output = path("opt");
         let instrument = ["instrument", "-q", "-o"];
         done(
             Command::new(POSTLINK)
@@ -260,7 +260,7 @@ fn breakpoints_on_moved_functions_are_hit_at_each_entry() {
             transcripts.push(("gdb", gdb_says(&output, &script)));
         }
         if lldb().is_some() {
-            let set = "breakpoint set -s app.opt -n machine";
+            let set = "breakpoint set -s opt -n machine";
             let script = [set, "breakpoint modify -i 499", "run", "bt", "kill"];
             transcripts.push(("LLDB", lldb_says(&output, &[&script])));
         }
@@ -398,7 +398,7 @@ fn gdb_unwinds_moved_code_by_debug_frame() {
 
 /// The package of an output.
 fn package_of(output: &Path) -> PathBuf {
-    output.with_file_name("app.opt.dwp")
+    output.with_file_name("opt.dwp")
 }
 
 /// Whether the checker proves an output.
@@ -507,7 +507,7 @@ fn a_package_that_cannot_be_written_is_an_error_and_leaves_nothing() {
     let text = String::from_utf8_lossy(&said.stderr);
     assert!(!said.status.success(), "{text}");
     assert!(
-        text.contains("app.opt.dwp") && text.contains("File too large"),
+        text.contains("opt.dwp") && text.contains("File too large"),
         "{text}"
     );
     assert_eq!(names(), known);
@@ -584,12 +584,12 @@ fn a_package_of_an_earlier_output_does_not_stay_beside_one_without() {
         optimize
             .args(names)
             .arg("-o")
-            .arg(built.dir.path().join("app.opt"));
+            .arg(built.dir.path().join("opt"));
         let said = done(&mut optimize);
         String::from_utf8_lossy(&said.stderr).into_owned()
     };
-    let package = package_of(&built.dir.path().join("app.opt"));
-    let warns = |said: &str| said.contains("app.opt.dwp is not of this output");
+    let package = package_of(&built.dir.path().join("opt"));
+    let warns = |said: &str| said.contains("opt.dwp is not of this output");
     for without in ["--debug-info=keep", "--debug-info=drop"] {
         assert!(!warns(&again("--debug-info=update")));
         let made = std::fs::read(&package).expect("it was just written");
@@ -605,7 +605,7 @@ fn a_package_of_an_earlier_output_does_not_stay_beside_one_without() {
         return;
     }
     // Units that stay as they are have the ids of the input: so has a package of these.
-    let pack = ["-e", "app", "-o", "app.opt.dwp"];
+    let pack = ["-e", "app", "-o", "opt.dwp"];
     let mut packed = Command::new("llvm-dwp-19");
     done(packed.current_dir(built.dir.path()).args(pack));
     assert!(!warns(&again("--debug-info=keep")));
@@ -648,7 +648,7 @@ fn perf_finds_lines_of_moved_code() {
         path("app"),
         path("app.inst"),
         path("app.plraw"),
-        path("app.opt"),
+        path("opt"),
     );
     done(
         Command::new(POSTLINK)

@@ -56,7 +56,7 @@ impl Built {
 
     /// Optimises, and gives the output and what was said as JSON.
     pub fn optimised(&self, options: &[&str]) -> (PathBuf, serde_json::Value) {
-        let out = self.dir.path().join("app.opt");
+        let out = self.dir.path().join("opt");
         let said = done(
             Command::new(POSTLINK)
                 .args(["optimize", "--json", "-p"])
@@ -229,8 +229,11 @@ pub fn transcript(program: &Path) -> Vec<String> {
     )
 }
 
-/// What gdb says to commands, without addresses. Outputs are called like their inputs, with `.opt`. The program's own
-/// output is left out: both write to one pipe, and gdb reports ends of threads at any time.
+/// What gdb says to commands, without addresses. The program's own output is left out: both write to one pipe, and gdb
+/// reports ends of threads at any time.
+///
+/// An input is called `app` and its output `opt`: names of one length leave the stack where it is, and with that what
+/// variables have that were never written.
 pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
     let settings = [
         "set pagination off",
@@ -253,15 +256,24 @@ pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
     // What was never written of the stack has addresses in decimal, and labels have places in their function.
     let hex = regex::Regex::new("0x[0-9a-f]+|[0-9]{12,}").expect("it is an expression");
     let label = regex::Regex::new(r"<(\w+)\+[0-9]+>").expect("it is an expression");
+    // Or in halves, as numbers of 32 bits: of the program and its heap (0x5555…), and of libraries and the stack.
+    let halves = regex::Regex::new("-?[0-9]+, (2184[5-9]|2185[0-9]|32767)\\b").expect("one");
     text(&output.stdout)
         .lines()
         .map(|line| label.replace_all(line, "<$1>").into_owned())
-        .map(|line| hex.replace_all(&line, "0x").replace(".opt", ""))
+        .map(|line| halves.replace_all(&line, "0x").into_owned())
+        .map(|line| as_input(&hex.replace_all(&line, "0x")))
         // How many processes gdb has started, and threads, which begin and end at any time. gdb reports the first
         // thread as new once more if it ends before others.
         .filter(|line| !line.contains("[Inferior") && !line.contains("libthread_db"))
         .filter(|line| !line.starts_with("[New ") && !line.starts_with("[Thread "))
         .collect()
+}
+
+/// What was said of an output, which is called as its input in it.
+pub fn as_input(said: &str) -> String {
+    let output = regex::Regex::new(r"\bopt\b").expect("it is an expression");
+    output.replace_all(said, "app").into_owned()
 }
 
 /// What LLDB does with a program, without addresses and numbers of breakpoints. Each script has a process of its own:
@@ -289,7 +301,7 @@ pub fn lldb() -> Option<&'static str> {
         .find(|lldb| is_installed(lldb))
 }
 
-/// What LLDB says to commands, each script in a process of its own. Outputs are called like their inputs, with `.opt`.
+/// What LLDB says to commands, each script in a process of its own. Outputs are called as their inputs.
 pub fn lldb_says(program: &Path, scripts: &[&[&str]]) -> Vec<String> {
     let mut all = String::new();
     for script in scripts {
@@ -304,7 +316,7 @@ pub fn lldb_says(program: &Path, scripts: &[&[&str]]) -> Vec<String> {
     }
     let hex = regex::Regex::new("0x[0-9a-f]+|Process [0-9]+|breakpoint [0-9.]+").expect("one");
     all.lines()
-        .map(|line| hex.replace_all(line, "").replace(".opt", ""))
+        .map(|line| as_input(&hex.replace_all(line, "")))
         // It does not show the start-up code, which is not described, in every stack.
         .filter(|line| !line.contains("`_start") && !line.contains(" libc.so.6`"))
         .filter(|line| !line.starts_with("Breakpoint") && !line.contains("xecutable"))
