@@ -84,7 +84,7 @@ struct Thread {
     begins: bool,
     /// Stop signals that were sent to it and have not arrived.
     asked: u32,
-    /// It was let go on by one step.
+    /// It was let go on by one step, and the signal that ends the step has not been seen.
     steps: bool,
 }
 
@@ -301,12 +301,8 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             self.end_window_of(thread);
         }
         let mut stepping: Vec<pid_t> = Vec::new();
-        stepping.extend(
-            self.threads
-                .iter()
-                .filter(|(_, state)| state.steps)
-                .map(|(id, _)| *id),
-        );
+        let steps = |(thread, state): (&pid_t, &Thread)| state.steps.then_some(*thread);
+        stepping.extend(self.threads.iter().filter_map(steps));
         for &thread in &stepping {
             let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0); // It may have ended.
         }
@@ -320,6 +316,10 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
                     (0, signal) => signal,
                     _ => 0,
                 };
+                if has_pending_trap(thread) {
+                    let _ = ptrace(libc::PTRACE_CONT, thread, 0, signal as usize);
+                    continue;
+                }
                 let _ = ptrace(libc::PTRACE_DETACH, thread, 0, signal as usize);
             }
             stepping.retain(|other| *other != thread);
@@ -357,7 +357,7 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
     fn resume(&mut self, thread: pid_t, signal: c_int) {
         let steps = matches!(&self.open, Some(open) if open.thread == thread && open.taken > 0);
         if let Some(known) = self.threads.get_mut(&thread) {
-            known.steps = steps;
+            known.steps |= steps;
         }
         let how = if steps {
             libc::PTRACE_SINGLESTEP
@@ -375,6 +375,15 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             return (Some(thread) == self.root).then(|| ExitStatus::from_raw(status));
         }
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        if let Some(known) = self.threads.get_mut(&thread).filter(|known| known.steps) {
+            // A thread that is asked to stop does that before it takes the signal of a step that has ended.
+            let ends_step = event == 0 && signal == libc::SIGTRAP && stepped(thread);
+            known.steps = !ends_step && has_pending_trap(thread);
+            if ends_step {
+                self.step(thread);
+                return None;
+            }
+        }
         match event {
             0 => self.signalled(thread, signal),
             libc::PTRACE_EVENT_STOP => self.stopped(thread, signal),
@@ -420,10 +429,6 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
         }
         if signal == libc::SIGSTOP && known.asked > 0 {
             known.asked -= 1;
-            return self.step(thread);
-        }
-        // Also of a window that was closed while the step went on.
-        if known.steps && signal == libc::SIGTRAP && stepped(thread) {
             return self.step(thread);
         }
         self.resume(thread, signal);
@@ -531,16 +536,27 @@ fn is_traced_by_this(thread: pid_t) -> bool {
     tracer.and_then(|id| id.trim().parse().ok()) == Some(own)
 }
 
+/// Whether SIGTRAP is in one of the sets of signals that the kernel shows of a thread by these names; `None` if it does
+/// not show them.
+fn has_trap_in(thread: pid_t, sets: &[&str]) -> Option<bool> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let set = |name: &&str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(*name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let all: Option<Vec<u64>> = sets.iter().map(set).collect();
+    Some(all?.iter().any(|set| set >> (libc::SIGTRAP - 1) & 1 != 0))
+}
+
 /// Whether a thread's process handles or ignores SIGTRAP. If a step ends while that signal is blocked, as it is in its
 /// handler, the kernel takes the handler away; so such processes are not stepped.
 fn minds_traps(thread: pid_t) -> bool {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let has = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-        set.is_none_or(|set| set >> (libc::SIGTRAP - 1) & 1 != 0)
-    };
-    has("SigCgt:") || has("SigIgn:")
+    has_trap_in(thread, &["SigCgt:", "SigIgn:"]).unwrap_or(true)
+}
+
+/// Whether a stopped thread will have a SIGTRAP as soon as it goes on.
+fn has_pending_trap(thread: pid_t) -> bool {
+    has_trap_in(thread, &["SigPnd:"]).unwrap_or(false)
 }
 
 /// Whether a thread runs, or could.
