@@ -20,8 +20,10 @@
 //!
 //! Only Linux on x86-64 is done; elsewhere [`record`] says so ([`io::ErrorKind::Unsupported`]), as where tracing is
 //! forbidden (some containers: [`io::ErrorKind::PermissionDenied`]). What the command leaves running when it ends runs
-//! on untraced. Processes that handle SIGTRAP are followed and not stepped. A program that traces its own children, as
-//! debuggers do, cannot be traced itself.
+//! on untraced. A program that traces its own children, as debuggers do, cannot be traced itself.
+//!
+//! A process that handles SIGTRAP keeps its handler: its windows end before system calls and handlers of signals, which
+//! may block it. One that ignores SIGTRAP is followed and not stepped.
 
 use std::io;
 use std::path::Path;

@@ -43,13 +43,19 @@ fn ptrace(request: libc::c_uint, thread: pid_t, address: usize, data: usize) -> 
 
 /// Where a stopped thread is.
 fn program_counter(thread: pid_t) -> io::Result<u64> {
-    // SAFETY: the request reads a word of the kernel's own table, which is the result; `errno` tells an error from -1.
+    peek(libc::PTRACE_PEEKUSER, thread, RIP)
+}
+
+/// A word of a stopped thread's memory, or of what the kernel has of it.
+fn peek(request: libc::c_uint, thread: pid_t, address: usize) -> io::Result<u64> {
+    // SAFETY: the request reads a word of the traced process or of the kernel's own table, which is the result; `errno`
+    // tells an error from -1.
     let word = unsafe {
         *libc::__errno_location() = 0;
         libc::ptrace(
-            libc::PTRACE_PEEKUSER,
+            request,
             thread,
-            RIP as *mut c_void,
+            address as *mut c_void,
             ptr::null_mut::<c_void>(),
         )
     };
@@ -59,8 +65,15 @@ fn program_counter(thread: pid_t) -> io::Result<u64> {
     }
 }
 
-/// Whether a thread stopped for a single step, not for a signal of the same number.
-fn stepped(thread: pid_t) -> bool {
+/// What a single step was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Instruction,
+    SystemCall,
+}
+
+/// The step that a thread stopped for; `None` if it was a signal of the same number.
+fn step_of(thread: pid_t) -> Option<Step> {
     // SAFETY: all-zero is a valid siginfo_t, which the kernel fills in.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let to: *mut libc::siginfo_t = &mut info;
@@ -73,8 +86,13 @@ fn stepped(thread: pid_t) -> bool {
             to,
         )
     };
-    // The second after a system call; a breakpoint in the program is the kernel's (SI_KERNEL), a signal the sender's.
-    done == 0 && matches!(info.si_code, libc::TRAP_TRACE | libc::TRAP_BRKPT)
+    // A breakpoint in the program is the kernel's (SI_KERNEL), a signal the sender's.
+    match info.si_code {
+        _ if done != 0 => None,
+        libc::TRAP_TRACE => Some(Step::Instruction),
+        libc::TRAP_BRKPT => Some(Step::SystemCall),
+        _ => None,
+    }
 }
 
 /// A traced thread.
@@ -94,6 +112,8 @@ struct Open {
     bias: u64,
     /// Where the object is mapped.
     ranges: Vec<(u64, u64)>,
+    /// Its process has a handler of SIGTRAP, so no step may end where the thread blocks that ([`Traps`]).
+    handles_traps: bool,
     /// Steps taken; 0 until the thread has stopped.
     taken: usize,
     steps: Vec<At>,
@@ -312,7 +332,7 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             };
             if libc::WIFSTOPPED(status) {
                 let signal = match (status >> 16, libc::WSTOPSIG(status)) {
-                    (0, libc::SIGTRAP) if stepped(thread) => 0,
+                    (0, libc::SIGTRAP) if step_of(thread).is_some() => 0,
                     (0, signal) => signal,
                     _ => 0,
                 };
@@ -377,10 +397,11 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         if let Some(known) = self.threads.get_mut(&thread).filter(|known| known.steps) {
             // A thread that is asked to stop does that before it takes the signal of a step that has ended.
-            let ends_step = event == 0 && signal == libc::SIGTRAP && stepped(thread);
-            known.steps = !ends_step && has_pending_trap(thread);
-            if ends_step {
-                self.step(thread);
+            let is_trap = event == 0 && signal == libc::SIGTRAP;
+            let step = is_trap.then(|| step_of(thread)).flatten();
+            known.steps = step.is_none() && has_pending_trap(thread);
+            if let Some(step) = step {
+                self.stepped(thread, step);
                 return None;
             }
         }
@@ -431,7 +452,22 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             known.asked -= 1;
             return self.step(thread);
         }
+        // A handler blocks signals.
+        if self.open.as_ref().is_some_and(|open| open.handles_traps) {
+            self.end_window_of(thread);
+        }
         self.resume(thread, signal);
+    }
+
+    /// A thread has taken a step.
+    fn stepped(&mut self, thread: pid_t, step: Step) {
+        // It may have got a handler of SIGTRAP by that.
+        if step == Step::SystemCall
+            && let Some(open) = self.open.as_mut().filter(|open| open.thread == thread)
+        {
+            open.handles_traps = Traps::of(thread) != Traps::Default;
+        }
+        self.step(thread);
     }
 
     /// The thread of the window stands at an instruction: that is recorded, and executed.
@@ -439,7 +475,16 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
         let Some(open) = self.open.as_mut().filter(|open| open.thread == thread) else {
             return self.resume(thread, 0);
         };
-        if let Ok(at) = program_counter(thread) {
+        // Since it was asked to stop it may have changed what it does with signals.
+        let traps = (open.taken == 0).then(|| Traps::of(thread));
+        open.handles_traps |= traps == Some(Traps::Handled);
+        let at = program_counter(thread);
+        let keeps_mask = || at.as_ref().is_ok_and(|at| keeps_mask(thread, *at));
+        if traps == Some(Traps::Lost) || open.handles_traps && !keeps_mask() {
+            self.end_window_of(thread);
+            return self.resume(thread, 0);
+        }
+        if let Ok(at) = at {
             let inside = open.ranges.iter().any(|r| (r.0..r.1).contains(&at));
             open.steps.push(if inside {
                 At::Object(at.wrapping_sub(open.bias))
@@ -469,13 +514,15 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             let Some((bias, ranges)) = found else {
                 continue;
             };
-            if minds_traps(thread) || !self.ask(thread) {
+            let traps = Traps::of(thread);
+            if traps == Traps::Lost || !self.ask(thread) {
                 continue;
             }
             self.open = Some(Open {
                 thread,
                 bias,
                 ranges,
+                handles_traps: traps == Traps::Handled,
                 taken: 0,
                 steps: Vec::with_capacity(self.plan.steps + 1),
             });
@@ -536,27 +583,61 @@ fn is_traced_by_this(thread: pid_t) -> bool {
     tracer.and_then(|id| id.trim().parse().ok()) == Some(own)
 }
 
-/// Whether SIGTRAP is in one of the sets of signals that the kernel shows of a thread by these names; `None` if it does
-/// not show them.
-fn has_trap_in(thread: pid_t, sets: &[&str]) -> Option<bool> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let set = |name: &&str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(*name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let all: Option<Vec<u64>> = sets.iter().map(set).collect();
-    Some(all?.iter().any(|set| set >> (libc::SIGTRAP - 1) & 1 != 0))
+/// What becomes of a process's own way with SIGTRAP if one of its threads takes a step now. Where the signal of a step
+/// is blocked or ignored when it comes, the kernel gives it the default action from then on, whoever traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Traps {
+    /// It has none.
+    Default,
+    /// It has a handler, which stays as long as the signal is not blocked.
+    Handled,
+    /// It would be lost.
+    Lost,
 }
 
-/// Whether a thread's process handles or ignores SIGTRAP. If a step ends while that signal is blocked, as it is in its
-/// handler, the kernel takes the handler away; so such processes are not stepped.
-fn minds_traps(thread: pid_t) -> bool {
-    has_trap_in(thread, &["SigCgt:", "SigIgn:"]).unwrap_or(true)
+impl Traps {
+    fn of(thread: pid_t) -> Traps {
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let [caught, ignored, blocked] =
+            ["SigCgt:", "SigIgn:", "SigBlk:"].map(|set| has_trap_in(&status, set).unwrap_or(true));
+        match (caught, ignored || blocked) {
+            (false, _) if !ignored => Traps::Default,
+            (true, false) => Traps::Handled,
+            _ => Traps::Lost,
+        }
+    }
+}
+
+/// Whether SIGTRAP is in a set of signals that the kernel shows of a thread by this name; `None` if it does not.
+fn has_trap_in(status: &str, set: &str) -> Option<bool> {
+    let line = status.lines().find_map(|line| line.strip_prefix(set))?;
+    let set = u64::from_str_radix(line.trim(), 16).ok()?;
+    Some(set >> (libc::SIGTRAP - 1) & 1 != 0)
 }
 
 /// Whether a stopped thread will have a SIGTRAP as soon as it goes on.
 fn has_pending_trap(thread: pid_t) -> bool {
-    has_trap_in(thread, &["SigPnd:"]).unwrap_or(false)
+    let status = fs::read_to_string(format!("/proc/{thread}/status"));
+    status.is_ok_and(|status| has_trap_in(&status, "SigPnd:") == Some(true))
+}
+
+/// Whether the instruction at which a thread stands leaves the set of blocked signals as it is: it is no system call.
+/// What cannot be read may be one.
+fn keeps_mask(thread: pid_t, at: u64) -> bool {
+    let Ok(word) = peek(libc::PTRACE_PEEKTEXT, thread, at as usize) else {
+        return false;
+    };
+    let word = word.to_le_bytes();
+    let is_prefix = |byte: &u8| {
+        let segments_and_sizes = [0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67];
+        matches!(byte, 0x40..=0x4f | 0xf0 | 0xf2 | 0xf3) || segments_and_sizes.contains(byte)
+    };
+    let prefixes = word.iter().take_while(|byte| is_prefix(byte)).count();
+    // `syscall`, `sysenter` and `int 0x80`; or nothing but prefixes.
+    !matches!(
+        word[prefixes..],
+        [0x0f, 0x05 | 0x34, ..] | [0xcd, 0x80, ..] | [0x0f | 0xcd] | []
+    )
 }
 
 /// Whether a thread runs, or could.

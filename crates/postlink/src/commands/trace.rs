@@ -316,7 +316,7 @@ impl Trace {
         };
         if !has_own_code(&windows) {
             bail!(
-                "{}: no instruction of it was executed in any window (processes that handle SIGTRAP are not stepped): {shown}",
+                "{}: no instruction of it was executed in any window (processes that ignore SIGTRAP are not stepped): {shown}",
                 self.input.display()
             );
         }
