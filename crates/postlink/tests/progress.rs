@@ -56,7 +56,7 @@ fn a_terminal_is_told_what_is_left_calmly_and_a_pipe_nothing() {
     let text: String = (0..40_000).map(line).collect();
     fs::write(folder.path("a.fdata"), text).expect("the folder is ours");
     let mut times = 8;
-    // Four seconds: long enough that a machine with other work does not matter.
+    // Four seconds: what is left is only told of what takes some.
     let piped = loop {
         let (text, seconds) = merged(&folder, times, false);
         if seconds >= 3.0 || times >= 8000 {
@@ -67,7 +67,14 @@ fn a_terminal_is_told_what_is_left_calmly_and_a_pipe_nothing() {
     for part in ["step", " left", "\x1b"] {
         assert!(!piped.contains(part), "{piped:?}");
     }
-    let (text, seconds) = merged(&folder, times, true);
+    // The machine may have had other work until now.
+    let (text, seconds) = loop {
+        let (text, seconds) = merged(&folder, times, true);
+        if seconds >= 3.5 || times >= 8000 {
+            break (text, seconds);
+        }
+        times = (times * 2).min(8000);
+    };
     let shown: Vec<&str> = text
         .split('\r')
         .filter(|part| part.contains("read, step 1 of 2"))

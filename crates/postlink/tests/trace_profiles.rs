@@ -441,7 +441,7 @@ fn a_step_has_ended_when_its_thread_is_let_go() {
         let done = folder.attempt(&command);
         let said = String::from_utf8_lossy(&done.stderr);
         // So short a time may be over before there is a window.
-        let nothing = said.contains("no instruction of it was executed");
+        let nothing = said.contains("no window was recorded") || said.contains("no instruction");
         assert!(done.status.success() || nothing, "{said}");
         let ended = service.try_wait().expect("it is a child");
         assert_eq!(ended, None, "after {round} traces");

@@ -324,7 +324,10 @@ fn a_workload_that_does_not_run_the_program_is_an_error() {
         "-c",
         ": {}; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done",
     ]);
-    assert!(said.contains("no instruction of it was executed"), "{said}");
+    assert!(
+        said.contains("no thread with it mapped was running"),
+        "{said}"
+    );
     let said = refused(&["sh", "-c", "{} > /dev/null; exit 7"]);
     assert!(
         said.contains("exit code 7") && said.contains("--allow-failure"),

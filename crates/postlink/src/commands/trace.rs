@@ -315,10 +315,11 @@ impl Trace {
             return Ok(ExitCode::FAILURE);
         };
         if !has_own_code(&windows) {
-            bail!(
-                "{}: no instruction of it was executed in any window (processes that ignore SIGTRAP are not stepped): {shown}",
-                self.input.display()
-            );
+            let why = match windows.windows.len() {
+                0 => "no window was recorded: when one was to begin, no thread with it mapped was running (processes that ignore SIGTRAP are not stepped)".to_owned(),
+                number => format!("no instruction of it is in {}", counted(number, "window", "windows")),
+            };
+            bail!("{}: {why}: {shown}", self.input.display());
         }
         windows.write(&self.output)?;
         Ok(ExitCode::SUCCESS)
