@@ -158,6 +158,38 @@ fn operations_of_an_interpreter_that_end_alike_keep_their_own_counts() {
     assert!(overlap > 95.0, "{overlap} %: {found:?}");
 }
 
+/// A loop over a list. In the second release it asks first whether the list goes on, which it nearly always does, and
+/// the branch is taken then.
+fn list(release: u32) -> String {
+    let more = match release {
+        1 => "",
+        _ => "if (p->next == 0) { seen++; p->next = p; }",
+    };
+    format!(
+        "#include <stdio.h>\ntypedef unsigned u;\nstruct s {{ struct s *next; u a; }};\nu seen;\n\
+         __attribute__((noinline)) u f(struct s *p, u x) {{\n  u sum = 0;\n  for (u i = 0; i < x; i++) {{\n    {more}\n    \
+         sum += p->a ^ i; p->a = p->a * 3 + 1;\n    if (sum & 8) printf(\"\"); else seen += 2;\n    \
+         p = p->next;\n  }}\n  return sum;\n}}\n\
+         int main(void) {{ static struct s a, b; a.next = &b; b.next = &a; u sum = 0; \
+         for (u i = 0; i < 3000; i++) sum += f(&a, i % 40); \
+         printf(\"%u\\n\", sum); return 0; }}\n"
+    )
+}
+
+#[test]
+fn a_new_branch_goes_the_way_that_its_code_lets_expect() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Blocks are in the order of the source.
+    let flags = ["-fno-reorder-blocks", "-fno-guess-branch-probability"];
+    let of = |name, release| build(folder.path(), name, &list(release), "gcc", &flags);
+    let (Some(old), Some(new)) = (of("old", 1), of("new", 2)) else {
+        return;
+    };
+    let (found, overlap) = arrives(&new, &old.blocks);
+    assert!(found.stale >= 1, "{found:?}");
+    assert!(overlap > 95.0, "{overlap} %: {found:?}");
+}
+
 /// A function of branches, loops and calls that uses a number.
 fn with_a_number(number: u32) -> String {
     format!(

@@ -11,7 +11,8 @@
 //! Counts of blocks that were found are evidence, and counts of edges between two of them. Where a branch leads to code
 //! that was not found, or was put in between, the ways that are left on either side are the same, in their order. What
 //! did not run in the profile hardly does now, so that is evidence as well, where the profile lists such blocks
-//! (ours do). Everything else is inferred (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024).
+//! (ours do). Everything else is inferred (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024), where a
+//! branch of which nothing is known rather goes the way that its code lets expect ([`crate::analyse::predict`]).
 //!
 //! Whether two hashes can be compared depends on the tool that wrote the profile. Ours agree in all pieces. BOLT's
 //! agree in offset, loose hash and neighbours ([`crate::analyse::hashes`]), so its profiles match too, only
@@ -25,6 +26,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analyse::bolt_blocks::BoltBlocks;
 use crate::analyse::hashes::{self, BlockHash, ORIGIN, PartHashes};
+use crate::analyse::predict::Predictor;
 use crate::analyse::table_order::TableOrder;
 use crate::analyse::{Scratch, prepare};
 use crate::attach::account::Account;
@@ -35,6 +37,9 @@ use crate::attach::pseudo_probes::{self, OfProgram};
 use crate::attach::{Attached, Outcome, renamed};
 use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::{NonlocalExits, Program};
+
+/// A branch of which no count is known is rather taken if that is likelier than this.
+const LIKELY: f64 = 0.5;
 
 /// Index of a function in the profile.
 #[derive(Clone, Copy)]
@@ -298,6 +303,12 @@ impl<'d> Context<'_, 'd> {
                 out.calls.clear();
                 return out;
             }
+            let predictor = Predictor::new::<I>(self.program, cfg);
+            let is_taken = |b: &BlockId| {
+                let taken = predictor.taken::<I>(self.program, *b);
+                taken.is_some_and(|taken| taken > LIKELY)
+            };
+            evidence.taken = (0..cfg.blocks.len() as BlockId).filter(is_taken).collect();
         } else if self.profile.header.sample {
             evidence.prices = Prices::BLOCKS;
         } else {

@@ -9,7 +9,8 @@
 //! | way | assumption |
 //! |---|---|
 //! | into the next block | likely |
-//! | a branch, a table's target | less likely; not taken if the function's branches (or the table's jumps) were recorded at all |
+//! | the way of a branch that is expected to be taken ([`Evidence::taken`]) | likely, and into the next block less |
+//! | any other branch, a table's target | less likely; not taken if the function's branches (or the table's jumps) were recorded at all |
 //! | return, tail call, trap | free: what flows in flows out |
 //! | out of a call that may not come back, into a landing pad | rare |
 //! | out after a call that never comes back | free |
@@ -33,6 +34,8 @@ pub struct Evidence {
     pub out: FxHashMap<BlockId, u64>,
     /// By entry block: how often it was entered from outside.
     pub entries: FxHashMap<BlockId, u64>,
+    /// Blocks whose conditional branch is likelier taken than not, where no count says it; ascending.
+    pub taken: Vec<BlockId>,
     /// What changes cost.
     pub prices: Prices,
 }
@@ -45,6 +48,7 @@ impl Evidence {
             edges: vec![None; cfg.succs.len()],
             out: FxHashMap::default(),
             entries: FxHashMap::default(),
+            taken: Vec::new(),
             prices,
         }
     }
@@ -95,7 +99,8 @@ impl Evidence {
         // First the edges, in their order; what leads in and out follows.
         for (b, block) in cfg.blocks.iter().enumerate() {
             for (k, to) in cfg.succs(b as BlockId).iter().enumerate() {
-                let likely = match runs_on(block.term, k as u32) {
+                let is_taken = self.taken.binary_search(&(b as BlockId)).is_ok();
+                let likely = match runs_on(block.term, k as u32) != is_taken {
                     true => Likely::Falls,
                     false if block.term == Term::Jump => Likely::Falls,
                     false => Likely::Taken,
