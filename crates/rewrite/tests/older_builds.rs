@@ -177,7 +177,7 @@ fn list(release: u32) -> String {
 }
 
 #[test]
-fn a_new_branch_goes_the_way_that_its_code_lets_expect() {
+fn a_new_branch_goes_the_way_that_static_prediction_expects() {
     let folder = tempfile::tempdir().expect("a folder");
     // Blocks are in the order of the source.
     let flags = ["-fno-reorder-blocks", "-fno-guess-branch-probability"];

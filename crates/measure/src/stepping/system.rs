@@ -112,8 +112,8 @@ struct Open {
     bias: u64,
     /// Where the object is mapped.
     ranges: Vec<(u64, u64)>,
-    /// Its process has a handler of SIGTRAP, so no step may end where the thread blocks that ([`Traps`]).
-    handles_traps: bool,
+    /// `None` until the thread has stopped, and after a system call, which may have changed it.
+    traps: Option<Traps>,
     /// Steps taken; 0 until the thread has stopped.
     taken: usize,
     steps: Vec<At>,
@@ -320,9 +320,8 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
         if let Some(thread) = self.open.as_ref().map(|open| open.thread) {
             self.end_window_of(thread);
         }
-        let mut stepping: Vec<pid_t> = Vec::new();
         let steps = |(thread, state): (&pid_t, &Thread)| state.steps.then_some(*thread);
-        stepping.extend(self.threads.iter().filter_map(steps));
+        let mut stepping: Vec<pid_t> = self.threads.iter().filter_map(steps).collect();
         for &thread in &stepping {
             let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0); // It may have ended.
         }
@@ -453,7 +452,7 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             return self.step(thread);
         }
         // A handler blocks signals.
-        if self.open.as_ref().is_some_and(|open| open.handles_traps) {
+        if matches!(&self.open, Some(open) if open.traps == Some(Traps::Handled)) {
             self.end_window_of(thread);
         }
         self.resume(thread, signal);
@@ -461,11 +460,10 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
 
     /// A thread has taken a step.
     fn stepped(&mut self, thread: pid_t, step: Step) {
-        // It may have got a handler of SIGTRAP by that.
         if step == Step::SystemCall
             && let Some(open) = self.open.as_mut().filter(|open| open.thread == thread)
         {
-            open.handles_traps = Traps::of(thread) != Traps::Default;
+            open.traps = None;
         }
         self.step(thread);
     }
@@ -475,12 +473,13 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
         let Some(open) = self.open.as_mut().filter(|open| open.thread == thread) else {
             return self.resume(thread, 0);
         };
-        // Since it was asked to stop it may have changed what it does with signals.
-        let traps = (open.taken == 0).then(|| Traps::of(thread));
-        open.handles_traps |= traps == Some(Traps::Handled);
         let at = program_counter(thread);
-        let keeps_mask = || at.as_ref().is_ok_and(|at| keeps_mask(thread, *at));
-        if traps == Some(Traps::Lost) || open.handles_traps && !keeps_mask() {
+        let may_step = match *open.traps.get_or_insert_with(|| Traps::of(thread)) {
+            Traps::Default => true,
+            Traps::Handled => at.as_ref().is_ok_and(|at| keeps_mask(thread, *at)),
+            Traps::Lost => false,
+        };
+        if !may_step {
             self.end_window_of(thread);
             return self.resume(thread, 0);
         }
@@ -514,15 +513,14 @@ impl<'a, F: FnMut(Vec<At>)> Tracer<'a, F> {
             let Some((bias, ranges)) = found else {
                 continue;
             };
-            let traps = Traps::of(thread);
-            if traps == Traps::Lost || !self.ask(thread) {
+            if Traps::of(thread) == Traps::Lost || !self.ask(thread) {
                 continue;
             }
             self.open = Some(Open {
                 thread,
                 bias,
                 ranges,
-                handles_traps: traps == Traps::Handled,
+                traps: None,
                 taken: 0,
                 steps: Vec::with_capacity(self.plan.steps + 1),
             });
@@ -583,15 +581,15 @@ fn is_traced_by_this(thread: pid_t) -> bool {
     tracer.and_then(|id| id.trim().parse().ok()) == Some(own)
 }
 
-/// What becomes of a process's own way with SIGTRAP if one of its threads takes a step now. Where the signal of a step
-/// is blocked or ignored when it comes, the kernel gives it the default action from then on, whoever traces.
+/// What a step of a thread does to the disposition of SIGTRAP in its process. Where the signal of a step is blocked or
+/// ignored when it comes, the kernel resets it to the default, whoever traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traps {
-    /// It has none.
+    /// It is the default anyway.
     Default,
-    /// It has a handler, which stays as long as the signal is not blocked.
+    /// It is a handler, which stays as long as the thread does not block the signal.
     Handled,
-    /// It would be lost.
+    /// It would be lost: the signal is ignored, or has a handler and is blocked.
     Lost,
 }
 

@@ -317,7 +317,7 @@ impl Trace {
         if !has_own_code(&windows) {
             let why = match windows.windows.len() {
                 0 => "no window was recorded: when one was to begin, no thread with it mapped was running (processes that ignore SIGTRAP are not stepped)".to_owned(),
-                number => format!("no instruction of it is in {}", counted(number, "window", "windows")),
+                number => format!("no instruction of it was executed in {}", counted(number, "window", "windows")),
             };
             bail!("{}: {why}: {shown}", self.input.display());
         }

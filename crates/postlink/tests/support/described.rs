@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use postlink_elf::elf::Elf;
 use postlink_elf::moves::{self, Move};
@@ -272,8 +273,9 @@ pub fn gdb_says(program: &Path, script: &[&str]) -> Vec<String> {
 
 /// What was said of an output, which is called as its input in it.
 pub fn as_input(said: &str) -> String {
-    let output = regex::Regex::new(r"\bopt\b").expect("it is an expression");
-    output.replace_all(said, "app").into_owned()
+    static OUTPUT: LazyLock<regex::Regex> =
+        LazyLock::new(|| regex::Regex::new(r"\bopt\b").expect("it is an expression"));
+    OUTPUT.replace_all(said, "app").into_owned()
 }
 
 /// What LLDB does with a program, without addresses and numbers of breakpoints. Each script has a process of its own:

@@ -12,7 +12,7 @@
 //! that was not found, or was put in between, the ways that are left on either side are the same, in their order. What
 //! did not run in the profile hardly does now, so that is evidence as well, where the profile lists such blocks
 //! (ours do). Everything else is inferred (Ayupov, Panchenko, Pupyrev: "Stale Profile Matching", CC 2024), where a
-//! branch of which nothing is known rather goes the way that its code lets expect ([`crate::analyse::predict`]).
+//! branch of which nothing is known rather goes the way that static prediction expects ([`crate::analyse::predict`]).
 //!
 //! Whether two hashes can be compared depends on the tool that wrote the profile. Ours agree in all pieces. BOLT's
 //! agree in offset, loose hash and neighbours ([`crate::analyse::hashes`]), so its profiles match too, only
@@ -37,9 +37,6 @@ use crate::attach::pseudo_probes::{self, OfProgram};
 use crate::attach::{Attached, Outcome, renamed};
 use crate::cfg::{BlockId, Cfg, Use};
 use crate::discover::{NonlocalExits, Program};
-
-/// A branch of which no count is known is rather taken if that is likelier than this.
-const LIKELY: f64 = 0.5;
 
 /// Index of a function in the profile.
 #[derive(Clone, Copy)]
@@ -306,7 +303,7 @@ impl<'d> Context<'_, 'd> {
             let predictor = Predictor::new::<I>(self.program, cfg);
             let is_taken = |b: &BlockId| {
                 let taken = predictor.taken::<I>(self.program, *b);
-                taken.is_some_and(|taken| taken > LIKELY)
+                taken.is_some_and(|taken| taken > 0.5)
             };
             evidence.taken = (0..cfg.blocks.len() as BlockId).filter(is_taken).collect();
         } else if self.profile.header.sample {

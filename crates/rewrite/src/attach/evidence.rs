@@ -98,8 +98,8 @@ impl Evidence {
         let mut jumps: Vec<Jump> = Vec::with_capacity(cfg.succs.len() + cfg.blocks.len());
         // First the edges, in their order; what leads in and out follows.
         for (b, block) in cfg.blocks.iter().enumerate() {
+            let is_taken = self.taken.binary_search(&(b as BlockId)).is_ok();
             for (k, to) in cfg.succs(b as BlockId).iter().enumerate() {
-                let is_taken = self.taken.binary_search(&(b as BlockId)).is_ok();
                 let likely = match runs_on(block.term, k as u32) != is_taken {
                     true => Likely::Falls,
                     false if block.term == Term::Jump => Likely::Falls,
