@@ -144,7 +144,7 @@ impl Source {
 /// What an engine may use.
 #[derive(Args, Debug)]
 pub struct Using {
-    /// Memory for groups and sorts (256M, 4G); what does not fit goes to temporary files
+    /// Memory for groups, sorts and joins (256M, 4G); what does not fit goes to temporary files
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub memory: usize,
     /// Folder of temporary files [default: that of the system]

@@ -35,7 +35,7 @@ pub const MEMORY_OF_PARTITION: usize = 64 << 20;
 /// How much may be used.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of memory for groups and sorts.
+    /// Bytes of memory for groups, sorts and joins.
     pub memory: usize,
     /// Where what does not fit goes; the system's folder for temporaries if not given.
     pub temporary: Option<PathBuf>,
@@ -154,6 +154,8 @@ pub fn configured(config: SessionConfig, partitions: usize, memory: usize) -> Se
     // Shards have no bloom filters, and of most columns one page: looking for more takes longer than reading most.
     options.execution.parquet.enable_page_index = false;
     options.execution.parquet.bloom_filter_on_read = false;
+    // A join by sorting goes to temporary files where it does not fit; one by hashing is an error there.
+    options.optimizer.prefer_hash_join = false;
     // A sort that spills needs some memory to merge what it spilled: of a small pool, not all of it.
     let reserved = options.execution.sort_spill_reservation_bytes;
     options.execution.sort_spill_reservation_bytes = reserved.min(memory / 8);
@@ -223,4 +225,51 @@ where
 {
     use datafusion::arrow::array::ArrayAccessor;
     (index < array.len() && array.is_valid(index)).then(|| array.value(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::datatypes::{Field, Schema};
+    use datafusion::datasource::MemTable;
+
+    use super::*;
+
+    /// Both sides are larger than the memory: joining by a table of one side was an error.
+    #[test]
+    fn a_join_that_does_not_fit_goes_to_temporary_files() {
+        let (rows, memory, partitions) = (1_000_000, 16 << 20, 2);
+        let pool = Pool::new(memory, partitions);
+        let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(pool));
+        let config = configured(SessionConfig::new(), partitions, memory / partitions);
+        let context = SessionContext::new_with_config_rt(config, runtime.build_arc().unwrap());
+        let numbers = |multiple: u64| -> ArrayRef {
+            Arc::new(UInt64Array::from_iter_values(
+                (0..rows).map(|n| n * multiple % rows),
+            ))
+        };
+        let fields = ["at", "count"].map(|name| Field::new(name, DataType::UInt64, false));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        for (table, multiple) in [("a", 1), ("b", 7919)] {
+            let batch = RecordBatch::try_new(schema.clone(), vec![numbers(multiple), numbers(3)]);
+            let batch = batch.unwrap();
+            let batches = (0..rows as usize).step_by(8192);
+            let batches = batches.map(|at| batch.slice(at, 8192.min(rows as usize - at)));
+            let table_of = MemTable::try_new(schema.clone(), vec![batches.collect()]).unwrap();
+            context.register_table(table, Arc::new(table_of)).unwrap();
+        }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let joined = "SELECT a.at, a.count, b.count FROM a JOIN b ON a.at = b.at";
+        let (found, spilled) = runtime.block_on(async {
+            let plan = context.sql(joined).await.unwrap();
+            let plan = plan.create_physical_plan().await.unwrap();
+            let mut stream = execute_stream(plan.clone(), context.task_ctx()).unwrap();
+            let mut found = 0;
+            while let Some(batch) = stream.next().await {
+                found += batch.unwrap().num_rows();
+            }
+            (found, spilled(&plan))
+        });
+        assert_eq!(found, rows as usize);
+        assert!(spilled > 0);
+    }
 }

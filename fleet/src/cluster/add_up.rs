@@ -8,7 +8,7 @@
 //! A sum of a task is a run of rows as those in temporary files ([`sums`]), and is merged with those of other tasks in
 //! the same way: it is fetched to a temporary file of the client ([`Fetched`]). So an executor has no rows of others,
 //! and the client has one block of each run that is merged at once in memory, however many rows and executors there
-//! are. (Ballista's reader for the next stage keeps all that a task of another executor has written in memory.)
+//! are.
 //!
 //! | column | |
 //! |---|---|

@@ -14,7 +14,8 @@
 //!
 //! Executors ask for work and need not be reachable by the scheduler, only by each other and by who asked. A task of
 //! an executor that is lost runs again on another one, and what others had read of it is read again; Ballista sees to
-//! that.
+//! that. Rows of other executors come by way of temporary files, so that the memory of an executor is bounded
+//! (`fetch`).
 
 #[cfg(feature = "cluster")]
 mod add_up;
@@ -22,6 +23,8 @@ mod add_up;
 mod client;
 #[cfg(feature = "cluster")]
 mod codec;
+#[cfg(feature = "cluster")]
+mod fetch;
 #[cfg(feature = "cluster")]
 mod server;
 #[cfg(feature = "cluster")]

@@ -24,6 +24,7 @@ use url::Url;
 
 use super::add_up::Share;
 use super::codec::Codec;
+use super::fetch;
 use crate::cli::{Executor, SCHEDULER_PORT, Scheduler};
 use crate::engine::MEMORY_OF_PARTITION;
 use crate::memory::Pool;
@@ -154,6 +155,7 @@ pub async fn executor(command: Executor) -> Result<()> {
         // No pool of its own for each task: the runtime below has one for all.
         memory_pool_size: Some(0),
         override_physical_codec: Some(Arc::new(Codec::of_executor(share))),
+        override_execution_engine: Some(Arc::new(fetch::Engine::default())),
         override_runtime_producer: Some(Arc::new(move |_| Ok(runtime.clone()))),
         ..ExecutorProcessConfig::default()
     };
