@@ -11,9 +11,10 @@ use crate::ui::{ColorChoice, Ui};
 
 /// Makes a linked program faster by moving its code, and proves that nothing else has changed.
 ///
-/// postlink takes a linked ELF program for x86-64 or AArch64 (linked with -Wl,-q) and a workload. It makes an
-/// instrumented binary, runs the workload with it, puts the code that ran together in the order in which it
-/// ran, and has the result checked instruction by instruction before it is written.
+/// postlink takes an ELF program or shared library for x86-64 or AArch64, as distributions ship it or linked with
+/// -Wl,-q, and a workload. It makes an instrumented binary, runs the workload with it, puts the code that ran
+/// together in the order in which it ran, and has the result checked instruction by instruction before it is
+/// written.
 #[derive(Debug, Parser)]
 #[command(
     name = "postlink",

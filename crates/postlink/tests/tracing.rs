@@ -307,6 +307,56 @@ fn tune_with_a_search_records_a_trace_and_keeps_it_where_asked() {
 }
 
 #[test]
+fn tune_by_a_trace_runs_the_program_itself() {
+    let folder = Folder::new();
+    folder.compile("app", SPIN, &[]);
+    if !folder.may_trace() {
+        return;
+    }
+    let tune = ["tune", "app", "-o", "app.opt", "--by-trace"];
+    let more = ["--report", "page.html", "--keep", "kept", "--", "{}"];
+    let done = folder.attempt(&[&tune[..], &more].concat());
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "done\n");
+    assert!(
+        said.contains("tracing") && said.contains("proved") && !said.contains("instrumented"),
+        "{said}"
+    );
+    let kept = std::fs::read_dir(folder.path("kept")).expect("it is there");
+    let kept: Vec<_> = kept.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(kept, ["profile.pltrace"]);
+    let trace = Windows::read(&folder.path("kept/profile.pltrace")).expect("it is read");
+    assert!(trace.windows.len() > 100, "{}", trace.windows.len());
+    assert!(folder.path("page.html").exists());
+    assert_eq!(folder.run(folder.path("app.opt"), &[]), "done\n");
+    // The same profile gives the same file.
+    folder.postlink(&[
+        "optimize",
+        "app",
+        "-p",
+        "kept/profile.pltrace",
+        "-o",
+        "again",
+    ]);
+    let bytes = |name: &str| std::fs::read(folder.path(name)).expect(name);
+    assert!(bytes("app.opt") == bytes("again"));
+
+    let said = folder.refused(&[&tune[..], &["--", "true", "{}"]].concat());
+    assert!(
+        said.contains("no thread with it mapped was running"),
+        "{said}"
+    );
+    let wrong = folder.attempt(&[&tune[..], &["--", "true"]].concat());
+    assert_eq!(wrong.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(
+        said.contains("it must run the program, whose path"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_workload_that_does_not_run_the_program_is_an_error() {
     let folder = Folder::new();
     folder.compile("app", SPIN, &["-Wl,-q"]);

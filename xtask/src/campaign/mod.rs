@@ -98,6 +98,8 @@ impl Generator {
             Generator::Cpp => cpp::program(seed).into_bytes(),
             _ => {
                 let mut command = Command::new("csmith");
+                // It leaves a file where it runs.
+                command.current_dir(folder);
                 command.args(["--seed", &seed.to_string()]);
                 if self == Generator::CsmithCpp {
                     command.args(["--lang-cpp", "--cpp11"]);

@@ -145,8 +145,17 @@ pub fn read_any(
     files: &[String],
     ignore_build_id: bool,
 ) -> Result<ProfileOf> {
-    let inputs = profiles::weighted(files)?;
-    let models = any::models(&inputs)?;
+    read_weighted(ui, input, &profiles::weighted(files)?, ignore_build_id)
+}
+
+/// The same.
+pub fn read_weighted(
+    ui: &Ui,
+    input: &Parsed<'_>,
+    inputs: &[Weighted],
+    ignore_build_id: bool,
+) -> Result<ProfileOf> {
+    let models = any::models(inputs)?;
     let alike = models.iter().all(|m| *m == models[0]);
     let addresses = alike
         && models
@@ -166,7 +175,7 @@ pub fn read_any(
         },
     };
     let wanted = (!alike || addresses && !by_address).then_some(Model::Symbols);
-    match profiles::read_of(ui, &inputs, wanted, &reading, Some(input))? {
+    match profiles::read_of(ui, inputs, wanted, &reading, Some(input))? {
         Any::Addresses(profile) => {
             let placer = Placer::of_file(&input.path, &input.elf, &profile, ignore_build_id)?;
             say_samples(ui, &Quality::new(&profile, &placer));

@@ -20,9 +20,9 @@ use crate::ui::{BOLD, Ui, count, counted, seconds};
 use crate::workload;
 
 /// Windows of a trace to search layouts with, unless another number is asked for.
-pub const WINDOWS: usize = 32;
+const WINDOWS: usize = 32;
 /// Steps of such a window. Shorter ones do not show what competes for the cache: see `docs/layout-search.md`.
-pub const STEPS: usize = 100_000;
+const STEPS: usize = 100_000;
 /// What a trace is recorded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Purpose {
@@ -38,6 +38,16 @@ impl Purpose {
         match self {
             Purpose::Search => (WINDOWS, STEPS),
             Purpose::Profile => (5000, 300),
+        }
+    }
+
+    /// What is recorded of a workload that takes so long.
+    pub fn plan_of(self, time: Duration) -> Plan {
+        let (windows, steps) = self.plan();
+        Plan {
+            windows,
+            steps,
+            every: time.div_f64(windows as f64),
         }
     }
 }
@@ -232,6 +242,18 @@ pub fn has_own_code(windows: &Windows) -> bool {
     windows.windows.iter().any(|window| window.steps().any(own))
 }
 
+/// A trace without a step of the binary is an error, which says what may be the matter.
+pub fn must_have_own_code(windows: &Windows, input: &Path, shown: &str) -> Result<()> {
+    if has_own_code(windows) {
+        return Ok(());
+    }
+    let why = match windows.windows.len() {
+        0 => "no window was recorded: when one was to begin, no thread with it mapped was running (processes that ignore SIGTRAP are not stepped)".to_owned(),
+        number => format!("no instruction of it was executed in {}", counted(number, "window", "windows")),
+    };
+    bail!("{}: {why}: {shown}", input.display())
+}
+
 impl Trace {
     fn command(&self, program: &Path) -> Result<Command> {
         workload::command(&self.workload, program)
@@ -314,13 +336,7 @@ impl Trace {
         let Some(windows) = windows else {
             return Ok(ExitCode::FAILURE);
         };
-        if !has_own_code(&windows) {
-            let why = match windows.windows.len() {
-                0 => "no window was recorded: when one was to begin, no thread with it mapped was running (processes that ignore SIGTRAP are not stepped)".to_owned(),
-                number => format!("no instruction of it was executed in {}", counted(number, "window", "windows")),
-            };
-            bail!("{}: {why}: {shown}", self.input.display());
-        }
+        must_have_own_code(&windows, &self.input, &shown)?;
         windows.write(&self.output)?;
         Ok(ExitCode::SUCCESS)
     }

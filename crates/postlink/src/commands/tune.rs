@@ -11,13 +11,15 @@ use clap::Args;
 use postlink_elf::elf::Elf;
 use postlink_elf::raw::{EM_AARCH64, EM_X86_64};
 use postlink_measure::series::{Limits, Stop};
-use postlink_measure::stepping::Plan;
 use postlink_measure::{Paired, Run, Verdict, compare_within, ending, interrupt};
+use postlink_profile::Weighted;
+use postlink_profile::any::Any;
 use postlink_profile::windows::Windows;
 use postlink_report::Room;
-use postlink_rewrite::attach::Source;
 
 use super::bench::{INTERRUPTED, so_far};
+use super::optimize::ProfileOf;
+use super::trace::Purpose;
 use super::{instrument, optimize, report, trace};
 use crate::errors::Usage;
 use crate::input::{Input, Parsed};
@@ -28,20 +30,22 @@ use crate::workload;
 
 /// Make a program faster for a workload: instrument, run, optimise, prove
 ///
-/// The command after `--` is the workload; wherever {} is in it, the path of the instrumented program is put.
-/// It may run the program as often as it likes: all counts are added up. Its output is passed on.
+/// The command after `--` is the workload; wherever {} is in it, the path of the instrumented program is put, or that
+/// of the program itself with --by-trace. It may run the program as often as it likes: all counts are added up. Its
+/// output is passed on.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
   postlink tune ./app -o ./app.opt -- {} --benchmark
   postlink tune ./app -o ./app.opt -- ./run-workload.sh {}
   postlink tune ./app -o ./app.opt --measure -- sh -c '{} < input.txt'
+  postlink tune ./app -o ./app.opt --by-trace -- {} --benchmark
   postlink tune ./app -o ./app.opt --runner 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -- {} --benchmark
 
 With --measure, the workload is run more times with the original and with the result, alternately, and processor
 times are compared pair by pair, as `postlink bench` does. It ends with `do not ship` if no gain is shown.")]
 pub struct Tune {
-    /// The program, linked with -Wl,-q
+    /// The program, as a distribution ships it or linked with -Wl,-q, from which it gains more
     #[arg(value_name = "INPUT")]
     pub input: PathBuf,
     /// The file to write
@@ -54,6 +58,11 @@ pub struct Tune {
     /// before the program's path
     #[arg(long, value_name = "COMMAND")]
     pub runner: Option<String>,
+    /// Record a trace of the program itself, as `postlink trace` does, in place of running an instrumented one
+    ///
+    /// Where a program cannot be instrumented, or must run as it is. Works on x86-64 Linux.
+    #[arg(long, conflicts_with_all = ["runner", "functions", "counters", "no_calls"])]
+    pub by_trace: bool,
     /// Go on when the workload fails
     #[arg(long)]
     pub allow_failure: bool,
@@ -64,7 +73,7 @@ pub struct Tune {
     /// End with exit code 1 unless the result is shown to be faster
     #[arg(long, requires = "measure")]
     pub fail_unless_faster: bool,
-    /// Keep the instrumented program, the profile, and with --search the trace in this directory
+    /// Keep the instrumented program, the profile, and the trace, if there is one, in this directory
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Write a page that shows what was found and done, see `postlink report`
@@ -131,28 +140,43 @@ impl Tune {
         }
     }
 
-    /// Runs the workload with the instrumented program. The result is how long it took.
+    /// The workload, as it was given.
+    fn shown(&self) -> String {
+        self.workload
+            .join(" ".as_ref())
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// What the program is called in the place of {}.
+    fn kind(&self) -> &'static str {
+        if self.by_trace {
+            "program"
+        } else {
+            "instrumented program"
+        }
+    }
+
+    /// Runs the workload with the program, which writes its counts to `profile` if it is instrumented. The result is
+    /// how long it took.
     fn run_workload(
         &self,
         program: &Path,
-        profile: &Path,
+        profile: Option<&Path>,
         hint: &str,
         ui: &Ui,
     ) -> Result<Duration> {
         let mut command = self.command(program)?;
-        command.env("POSTLINK_PROFILE", profile);
-        let shown = self
-            .workload
-            .join(" ".as_ref())
-            .to_string_lossy()
-            .into_owned();
+        command.envs(profile.map(|profile| ("POSTLINK_PROFILE", profile)));
+        let shown = self.shown();
         ui.say(format_args!("{BOLD}running{BOLD:#} {shown}"));
         let run = postlink_measure::run(&mut command)
             .with_context(|| format!("the workload cannot be started: {shown}{hint}"))?;
         if !run.status.success() {
             let what = format!(
-                "the workload {} with the instrumented program: {shown}{hint}",
-                ending(run.status)
+                "the workload {} with the {}: {shown}{hint}",
+                ending(run.status),
+                self.kind()
             );
             if !self.allow_failure {
                 bail!("{what} (--allow-failure continues with what was counted)");
@@ -179,24 +203,9 @@ impl Tune {
             ui.warn("no trace is recorded of a program that is run by another one: layouts are judged by a walk by its counts");
             return Ok(None);
         }
-        let program = rewriting::runnable(&self.input)?;
-        let shown = self.workload.join(" ".as_ref());
-        ui.say(format_args!(
-            "{BOLD}tracing{BOLD:#} {}",
-            shown.to_string_lossy()
-        ));
-        let plan = Plan {
-            windows: trace::WINDOWS,
-            steps: trace::STEPS,
-            // The original takes less time than the instrumented program.
-            every: took.mul_f64(0.7) / trace::WINDOWS as u32,
-        };
-        let command = || {
-            let mut command = self.command(&program)?;
-            command.stdout(std::process::Stdio::null());
-            Ok(command)
-        };
-        let Some(windows) = trace::record(input, &plan, self.allow_failure, command, ui)? else {
+        // The original takes less time than the instrumented program.
+        let time = took.mul_f64(if self.by_trace { 1.0 } else { 0.7 });
+        let Some(windows) = self.record(input, Purpose::Search, time, ui)? else {
             return Ok(None);
         };
         if !trace::has_own_code(&windows) {
@@ -209,12 +218,95 @@ impl Tune {
         Ok(Some(Arc::new(windows)))
     }
 
+    /// Runs the workload with the original, which takes so long, and records what it executes.
+    fn record(
+        &self,
+        input: &Parsed<'_>,
+        purpose: Purpose,
+        time: Duration,
+        ui: &Ui,
+    ) -> Result<Option<Windows>> {
+        let program = rewriting::runnable(&self.input)?;
+        ui.say(format_args!("{BOLD}tracing{BOLD:#} {}", self.shown()));
+        let command = || {
+            let mut command = self.command(&program)?;
+            command.stdout(std::process::Stdio::null());
+            Ok(command)
+        };
+        let plan = purpose.plan_of(time);
+        trace::record(input, &plan, self.allow_failure, command, ui)
+    }
+
+    /// Counts by an instrumented program, in `profile`, and how long its run took.
+    fn counts(
+        &self,
+        input: &Parsed<'_>,
+        instrumented: &Path,
+        profile: &Path,
+        scripts: &Path,
+        ui: &Ui,
+    ) -> Result<(ProfileOf, Duration)> {
+        if profile.exists() {
+            // Counts would be added to those of a run that has nothing to do with this one.
+            std::fs::remove_file(profile).with_context(|| profile.display().to_string())?;
+        }
+        let mut watched = ui.phases("instrument");
+        let done = rewriting::instrument(
+            input,
+            &self.instrumenting.options(None),
+            instrumented,
+            Proof::YES,
+            &mut watched.phases,
+        )?;
+        watched.finish();
+        instrument::say(ui, "instrumented", &done);
+
+        let program = self.runnable(instrumented, scripts, "instrumented")?;
+        let hint = self.other_machine(&input.elf);
+        let took = self.run_workload(&program, Some(profile), &hint, ui)?;
+        let counts = match postlink_profile::open(profile) {
+            Ok(opened) => opened.read()?,
+            Err(postlink_profile::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                bail!(
+                    "the workload has not run the instrumented program: no profile was written (does it use the path that is put in place of {{}}?){hint}"
+                )
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok((ProfileOf::Any(Any::Counters(counts.into())), took))
+    }
+
+    /// Branches by a trace of the program as it is, in `profile`, and how long its run takes.
+    fn branches(
+        &self,
+        input: &Parsed<'_>,
+        profile: &Path,
+        ui: &Ui,
+    ) -> Result<(ProfileOf, Duration)> {
+        let program = rewriting::runnable(&self.input)?;
+        let hint = self.other_machine(&input.elf);
+        let took = self.run_workload(&program, None, &hint, ui)?;
+        let Some(windows) = self.record(input, Purpose::Profile, took, ui)? else {
+            bail!("{}: no trace, so no profile", self.input.display());
+        };
+        trace::must_have_own_code(&windows, &self.input, &self.shown())?;
+        windows.write(profile)?;
+        let inputs = [Weighted {
+            path: profile.to_owned(),
+            weight: 1,
+        }];
+        let profile = optimize::read_weighted(ui, input, &inputs, false)?;
+        Ok((profile, took))
+    }
+
     pub fn run(self, ui: &Ui) -> Result<ExitCode> {
         if !workload::names_the_program(&self.workload) {
-            let shown = self.workload.join(" ".as_ref());
             return Err(Usage(format!(
-                "the workload '{}' has no {{}}: it must run the instrumented program, whose path is put there",
-                shown.to_string_lossy()
+                "the workload '{}' has no {{}}: it must run the {}, whose path is put there",
+                self.shown(),
+                self.kind()
             ))
             .into());
         }
@@ -239,54 +331,25 @@ impl Tune {
             .input
             .file_name()
             .with_context(|| format!("{}: names no file", self.input.display()))?;
-        let (instrumented, profile) = (folder.join(name), folder.join("run.plraw"));
         let scripts = tempfile::Builder::new()
             .prefix("postlink-run.")
             .tempdir()
             .context("a temporary directory")?;
-        if profile.exists() {
-            // Counts would be added to those of a run that has nothing to do with this one.
-            std::fs::remove_file(&profile).with_context(|| profile.display().to_string())?;
-        }
-
-        let mut watched = ui.phases("instrument");
-        let done = rewriting::instrument(
-            &input,
-            &self.instrumenting.options(None),
-            &instrumented,
-            Proof::YES,
-            &mut watched.phases,
-        )?;
-        watched.finish();
-        instrument::say(ui, "instrumented", &done);
-
-        let program = self.runnable(&instrumented, scripts.path(), "instrumented")?;
-        let hint = self.other_machine(&input.elf);
-        let took = self.run_workload(&program, &profile, &hint, ui)?;
+        let (profile, took) = if self.by_trace {
+            self.branches(&input, &folder.join(self.profile_name()), ui)?
+        } else {
+            let (to, counts) = (folder.join(name), folder.join(self.profile_name()));
+            self.counts(&input, &to, &counts, scripts.path(), ui)?
+        };
         let windows = self.trace(&input, took, &folder, ui)?;
 
         let mut options = self.optimizing.options()?;
         options.windows = options.windows.or(windows);
         let mut watched = ui.phases("optimize");
-        let counts = match postlink_profile::open(&profile) {
-            Ok(opened) => opened.read()?,
-            Err(postlink_profile::Error::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                bail!(
-                    "the workload has not run the instrumented program: no profile was written (does it use the path that is put in place of {{}}?){hint}"
-                )
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let done = rewriting::optimize(
-            &input,
-            &counts,
-            &options,
-            &self.output,
-            Proof::YES,
-            &mut watched.phases,
-        )?;
+        let phases = &mut watched.phases;
+        let done = profile.with_source(|source| {
+            rewriting::optimize(&input, source, &options, &self.output, Proof::YES, phases)
+        })?;
         watched.finish();
         optimize::say(ui, &self.output.display().to_string(), &done);
         let measured = match self.measure {
@@ -295,7 +358,7 @@ impl Tune {
         };
         let compared = measured.as_ref().map(|measured| &measured.0);
         if let Some(target) = &self.report {
-            self.write_report(ui, &input, &counts, &done, compared, target)?;
+            self.write_report(ui, &input, &profile, &done, compared, target)?;
         }
         match measured {
             Some((_, result)) => result,
@@ -307,27 +370,38 @@ impl Tune {
         &self,
         ui: &Ui,
         input: &Input,
-        counts: &postlink_profile::Profile,
+        profile: &ProfileOf,
         done: &rewriting::Optimized,
         measured: Option<&Paired>,
         target: &Path,
     ) -> Result<()> {
-        let page = report::Page {
-            input,
-            profile: Source::Exact(counts),
-            profile_names: vec!["run.plraw".into()],
-            optimized: Some(&self.output),
-            startup: &[],
-            compare: None,
-            measured,
-            certificate: done.certificate.as_ref(),
-            prove: true,
-            with_source: true,
-            room: Room::default(),
-            json: false,
-            target,
-        };
-        report::write(ui, &page, ui.phases("report"))
+        profile.with_source(|source| {
+            let page = report::Page {
+                input,
+                profile: source,
+                profile_names: vec![self.profile_name().into()],
+                optimized: Some(&self.output),
+                startup: &[],
+                compare: None,
+                measured,
+                certificate: done.certificate.as_ref(),
+                prove: true,
+                with_source: true,
+                room: Room::default(),
+                json: false,
+                target,
+            };
+            report::write(ui, &page, ui.phases("report"))
+        })
+    }
+
+    /// The profile's name in the directory of --keep.
+    fn profile_name(&self) -> &'static str {
+        if self.by_trace {
+            "profile.pltrace"
+        } else {
+            "run.plraw"
+        }
     }
 
     /// Compares both programs: what was measured, and how that ends the command.
