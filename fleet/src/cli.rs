@@ -326,6 +326,9 @@ pub struct Check {
     /// Shards, and folders of them; s3://BUCKET/PREFIX
     #[arg(value_name = "SHARDS", required = true, value_parser = place())]
     pub shards: Vec<Place>,
+    /// Let a cluster do it, if they are many: the URL of its scheduler, df://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    pub cluster: Option<String>,
 }
 
 /// Be a part of a cluster, on which other commands run with --cluster

@@ -15,7 +15,7 @@ use postlink_profile::Weighted;
 use crate::cli::{
     Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Server, Source, Stale,
 };
-use crate::cluster;
+use crate::cluster::{self, Cluster};
 use crate::engine::Engine;
 use crate::place::{Output, Place, remove_all};
 use crate::progress::Progress;
@@ -189,7 +189,9 @@ async fn write_shard(
 }
 
 async fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
-    let inventory = Inventory::read(&source.shards, source.skip_damaged, &say.progress).await?;
+    let cluster = source.cluster.as_deref().map(Cluster::new).transpose()?;
+    let (cluster, skip) = (cluster.as_ref(), source.skip_damaged);
+    let inventory = Inventory::read(&source.shards, skip, cluster, &say.progress).await?;
     for (_, what) in &inventory.damaged {
         say.warn(&format!("left out: {what}"));
     }
@@ -398,7 +400,9 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
 }
 
 async fn check(command: &Check, say: &Say) -> Result<ExitCode> {
-    let inventory = Inventory::read(&command.shards, true, &say.progress).await?;
+    let cluster = command.cluster.as_deref().map(Cluster::new).transpose()?;
+    let cluster = cluster.as_ref();
+    let inventory = Inventory::read(&command.shards, true, cluster, &say.progress).await?;
     say.progress.end();
     for (_, what) in &inventory.damaged {
         println!("damaged: {what}");

@@ -33,6 +33,7 @@ use rayon::prelude::*;
 use url::Url;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::cluster::Cluster;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::read::without_statistics;
@@ -49,6 +50,8 @@ pub const ID_DIGITS: usize = 32;
 pub const SMALL: u64 = 8 << 20;
 /// Bytes at the end of an object that have the footer of most shards.
 const TAIL: u64 = 64 << 10;
+/// Files that are worth a job of a cluster, which takes as long to begin as checking some of them.
+const MANY: usize = 256;
 /// Objects that are read at once, since a store takes long to begin an answer.
 pub const OBJECTS_AT_ONCE: usize = 32;
 
@@ -169,6 +172,23 @@ pub struct Shard {
     pub bytes: u64,
     /// First and last day, if it says so.
     pub days: Option<(i32, i32)>,
+}
+
+impl Shard {
+    /// The ids as a file has them: none of a file of other tools.
+    #[cfg(feature = "cluster")]
+    pub fn written_ids(&self) -> Option<String> {
+        let made = |id: &String| id.len() != ID_DIGITS;
+        (!self.ids.iter().any(made)).then(|| self.ids.concat())
+    }
+
+    /// The ids of a file, by what it has of them.
+    pub fn ids_of(place: &Place, written: Option<&str>) -> Result<Vec<String>, String> {
+        match written {
+            None => Ok(vec![format!("path:{place}")]),
+            Some(text) => ids(text),
+        }
+    }
 }
 
 /// Reads what a file says of itself and checks it whole.
@@ -299,10 +319,8 @@ fn describe(place: Place, size: u64, footer: &ParquetMetaData) -> Result<Shard> 
             ))
         }
     };
-    let ids = match say(SHARDS_KEY) {
-        None => vec![format!("path:{place}")],
-        Some(text) => ids(&text).map_err(|what| wrong(format!("{SHARDS_KEY}: {what}")))?,
-    };
+    let ids = Shard::ids_of(&place, say(SHARDS_KEY).as_deref());
+    let ids = ids.map_err(|what| wrong(format!("{SHARDS_KEY}: {what}")))?;
     Ok(Shard {
         place,
         ids,
@@ -449,10 +467,12 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Looks at files, and at all in folders whose names end in `.parquet`.
+    /// Looks at files, and at all in folders whose names end in `.parquet`. Many are checked on a cluster, if there is
+    /// one.
     pub async fn read(
         places: &[Place],
         skip_damaged: bool,
+        cluster: Option<&Cluster>,
         progress: &Progress,
     ) -> Result<Inventory> {
         let mut all = Vec::new();
@@ -464,7 +484,11 @@ impl Inventory {
         let mut inventory = Inventory::default();
         let mut shards = Vec::new();
         progress.begin("files opened", all.len() as u64);
-        for (place, opened) in each(all, open, open_object, progress).await {
+        let found = match cluster {
+            Some(cluster) if all.len() >= MANY => cluster.look(all, progress).await?,
+            _ => look(all, progress).await,
+        };
+        for (place, opened) in found {
             match opened {
                 Ok(shard) => shards.push(shard),
                 Err(error) if skip_damaged => {
@@ -530,6 +554,11 @@ impl Inventory {
         ids.sort_unstable();
         ids
     }
+}
+
+/// What files say of themselves, which are checked whole.
+pub async fn look(all: Vec<Place>, progress: &Progress) -> Vec<(Place, Result<Shard>)> {
+    each(all, open, open_object, progress).await
 }
 
 /// What is found of each place, in the order of the places: files by threads, objects by requests that overlap.

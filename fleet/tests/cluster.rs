@@ -293,6 +293,50 @@ fn a_damaged_shard_is_named_and_left_out_on_a_cluster_only_if_asked() {
     assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
 }
 
+/// Executors check shards where these are many. What they find, and what is made of it, is as on one machine.
+#[test]
+fn many_shards_are_checked_by_executors() {
+    let folder = Folder::new();
+    let profile = folder.counters("a.plprof", &counters(1, 0xabc));
+    let of = folder.name("shards");
+    let weighted: Vec<String> = (1..=300).map(|w| format!("{profile}:{w}")).collect();
+    let mut add = vec!["add", "-o", &of];
+    add.extend(weighted.iter().map(String::as_str));
+    fleet(&add);
+    // A file that has others in it, one that is cut short, one whose bytes changed, and one that is there twice.
+    let all = folder.shards("shards");
+    let mut merge = vec!["merge", "-o", &of];
+    merge.extend(all[..20].iter().map(|path| path.to_str().unwrap()));
+    fleet(&merge);
+    let whole = std::fs::read(&all[100]).unwrap();
+    std::fs::write(&all[100], &whole[..whole.len() / 2]).unwrap();
+    let mut changed = std::fs::read(&all[200]).unwrap();
+    changed[10] ^= 1;
+    std::fs::write(&all[200], changed).unwrap();
+    std::fs::copy(&all[250], all[250].with_file_name("twice.parquet")).unwrap();
+    let cluster = Cluster::new(&folder, 2);
+    let check = |option: &[&str]| {
+        let done = run(&[&["check", &of][..], option].concat());
+        assert_eq!(done.status.code(), Some(1));
+        text(&done)
+    };
+    let (here, there) = (check(&[]), check(&cluster.option()));
+    assert_eq!(here, there);
+    let count = |word: &str| here.lines().filter(|line| line.starts_with(word)).count();
+    assert_eq!((count("damaged: "), count("repeated: ")), (2, 21), "{here}");
+    let executors = ["executor0", "executor1"].map(|name| written(&folder.path(name)));
+    assert!(executors.iter().any(|files| !files.is_empty()));
+
+    let there = folder.name("there");
+    let refused = cluster.refused(&["merge", &of, "-o", &there]);
+    assert!(refused.contains("a shard cannot be used"), "{refused}");
+    let merge = ["merge", &of, "--skip-damaged", "-o"];
+    let said = cluster.fleet(&[&merge[..], &[&there]].concat());
+    assert!(said.contains("2 damaged files were left out"), "{said}");
+    fleet(&[&merge[..], &[&folder.name("here")]].concat());
+    assert_eq!(names(folder.shards("there")), names(folder.shards("here")));
+}
+
 /// Pages are looked at when they are read: by an executor, which must say of them what one machine says.
 #[test]
 fn damaged_pages_that_an_executor_finds_are_told_as_on_one_machine() {
@@ -375,7 +419,7 @@ fn a_plan_of_another_version_is_refused_with_both_versions() {
     let error = error.to_string();
     for part in [
         "postlink-fleet 9.9 and has version 255",
-        "which runs version 2: the scheduler, the executors and the client must be of one version",
+        "which runs version 3: the scheduler, the executors and the client must be of one version",
     ] {
         assert!(error.contains(part), "{error}");
     }

@@ -183,7 +183,7 @@ fn a_merge_that_misses_a_row_writes_nothing() {
     };
     let merge = async |missing: u64| {
         let (places, progress) = ([shards.clone().into()], Progress::default());
-        let mut inventory = Inventory::read(&places, false, &progress).await?;
+        let mut inventory = Inventory::read(&places, false, None, &progress).await?;
         inventory.used[0].rows += missing;
         merge::merge(&inventory, &limits, None, &merged, &progress).await
     };

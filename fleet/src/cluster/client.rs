@@ -13,6 +13,7 @@ use ballista_core::config::{
 use ballista_core::execution_plans::execute_physical_plan;
 use ballista_core::extension::SessionConfigExt;
 use ballista_core::optimizer::ballista_default_optimizer_rules;
+use datafusion::common::DataFusionError;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionStateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
@@ -22,19 +23,22 @@ use futures::StreamExt;
 use url::Url;
 
 use super::add_up::{self, Fetched};
+use super::check::{self, Told};
 use super::codec::Codec;
 use super::server::MESSAGE;
 use crate::cli::SCHEDULER_PORT;
 use crate::engine::{Limits, MEMORY_OF_PARTITION, configured};
 use crate::files;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::read::Input;
+use crate::shard::Shard;
 use crate::store;
 use crate::sums::Sums;
 
 /// Parts that a plan is cut into where nothing else was asked for.
 const PARTS: usize = 16;
-/// How often rows that cannot be fetched are added up again.
+/// How often what cannot be fetched is asked for.
 const ATTEMPTS: usize = 3;
 /// Bytes of rows for other executors that a task holds back before it writes them, and those of other executors that it
 /// fetches at once.
@@ -65,12 +69,12 @@ impl Cluster {
 
     /// A session whose plans are for the cluster.
     pub fn session(&self, limits: &Limits) -> Result<SessionContext> {
-        self.session_of(limits, "lz4")
+        self.session_of(limits.threads, "lz4")
     }
 
     /// One whose rows are compressed so on their way between tasks.
-    fn session_of(&self, limits: &Limits, codec: &str) -> Result<SessionContext> {
-        let parts = limits.threads.unwrap_or(PARTS);
+    fn session_of(&self, parts: Option<usize>, codec: &str) -> Result<SessionContext> {
+        let parts = parts.unwrap_or(PARTS);
         let config = configured(
             SessionConfig::new_with_ballista(),
             parts,
@@ -99,6 +103,58 @@ impl Cluster {
         Ok(SessionContext::new_with_state(state))
     }
 
+    /// What files say of themselves, which executors check whole, in the order of the places. What an executor has
+    /// found and cannot be fetched, as it is lost then, is looked for again.
+    pub async fn look(
+        &self,
+        places: Vec<Place>,
+        progress: &Progress,
+    ) -> Result<Vec<(Place, Result<Shard>)>> {
+        let mut told = Told::default();
+        let mut left = places.clone();
+        for attempt in 1.. {
+            let plan = check::plan(&left, PARTS)?;
+            let session = self.session_of(None, "lz4")?;
+            let mut answer = self.run(plan, &session).await?;
+            let mut lost = None;
+            while let Some(batch) = answer.next().await {
+                match batch {
+                    Ok(batch) => (0..told.add(&batch)?).for_each(|_| progress.did()),
+                    Err(error) => lost = Some(error),
+                }
+            }
+            left = told.missing(&left)?;
+            if left.is_empty() {
+                break;
+            }
+            self.again(lost, left.len(), "files", attempt, progress)?;
+        }
+        told.finish(places)
+    }
+
+    /// What an attempt has left out is said, and done again; after the last one it is an error.
+    fn again(
+        &self,
+        lost: Option<DataFusionError>,
+        left: usize,
+        what: &str,
+        attempt: usize,
+        progress: &Progress,
+    ) -> Result<()> {
+        let lost = lost.map_or_else(|| anyhow!("it ended too early"), anyhow::Error::from);
+        let lost = lost.context(format!(
+            "the cluster at {}: {left} {what} cannot be fetched",
+            self.url
+        ));
+        if attempt == ATTEMPTS {
+            return Err(lost);
+        }
+        progress.say(&format!(
+            "postlink fleet: warning: {lost:#}; they are done again"
+        ));
+        Ok(())
+    }
+
     /// Adds up all rows of files which are not of a day before `since`. What executors make of them is fetched to
     /// temporary files. What cannot be fetched, as its executor is lost after its work, is done again.
     pub async fn add_up(
@@ -113,7 +169,7 @@ impl Cluster {
         for attempt in 1.. {
             let plan = add_up::plan(&left, since)?;
             // Blocks are compressed already.
-            let session = self.session_of(limits, "none")?;
+            let session = self.session_of(limits.threads, "none")?;
             let mut answer = self.run(plan, &session).await?;
             let mut lost = None;
             while let Some(batch) = answer.next().await {
@@ -136,18 +192,7 @@ impl Cluster {
             if left.is_empty() {
                 break;
             }
-            let lost = lost.map_or_else(|| anyhow!("it ended too early"), anyhow::Error::from);
-            let lost = lost.context(format!(
-                "the cluster at {}: {} parts cannot be fetched",
-                self.url,
-                left.len()
-            ));
-            if attempt == ATTEMPTS {
-                return Err(lost);
-            }
-            progress.say(&format!(
-                "postlink fleet: warning: {lost:#}; they are added up again"
-            ));
+            self.again(lost, left.len(), "parts", attempt, progress)?;
         }
         tokio::task::block_in_place(|| fetched.finish())
     }

@@ -5,9 +5,10 @@
 //! version   32 bits   little-endian; of what follows, and of what it means
 //! length     8 bits   of the program's version
 //! program             as text
-//! operator   8 bits   0 Scan, 1 AddUp
+//! operator   8 bits   0 Scan, 1 AddUp, 2 Check
 //! Scan                number of columns, 8 bits; each column's number in the schema, 8 bits; 0, or 1 and a build, up to the end
 //! AddUp               0, or 1 and the first day as 32 bits
+//! Check               nothing
 //! ```
 //!
 //! The files that an operator reads are in the plan below it. What an executor has, memory and folders, is its own and
@@ -22,17 +23,19 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
 
 use super::add_up::{AddUp, Share};
+use super::check::Check;
 use crate::operator::{Operator, Over, only};
 use crate::scan::Scan;
 use crate::schema::schema;
 
 const MAGIC: &[u8] = b"\0postlink-fleet";
 /// Of plans. It rises with every change of what is sent, and of what an operator of that name gives.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 const SCAN: u8 = 0;
 const ADD_UP: u8 = 1;
+const CHECK: u8 = 2;
 
 /// The codec of plans.
 #[derive(Debug, Default)]
@@ -92,6 +95,7 @@ impl Codec {
                 let share = self.share.clone();
                 Arc::new(Over::new(AddUp { since, share }, input))
             }
+            CHECK => Arc::new(Over::new(Check, input)),
             other => return exec_err!("a plan with the unknown operator {other}"),
         };
         bytes.end()?;
@@ -149,6 +153,8 @@ fn encoded(node: &dyn ExecutionPlan) -> Result<Option<Vec<u8>>> {
     } else if let Some(AddUp { since, .. }) = ours(node) {
         out.extend([ADD_UP, u8::from(since.is_some())]);
         out.extend(since.iter().flat_map(|day| day.to_le_bytes()));
+    } else if ours::<Check>(node).is_some() {
+        out.push(CHECK);
     } else {
         return Ok(None);
     }
@@ -216,7 +222,7 @@ mod tests {
     use datafusion_proto::protobuf::PhysicalPlanNode;
 
     use super::*;
-    use crate::cluster::add_up;
+    use crate::cluster::{add_up, check};
     use crate::files;
     use crate::read::Input;
 
@@ -236,12 +242,14 @@ mod tests {
             let build = build.map(str::to_owned);
             Arc::new(Over::new(Scan { schema, build }, files))
         };
+        let places: Vec<_> = files().into_iter().map(|file| file.place).collect();
         vec![
             scan(&[], None),
             scan(&[17, 0, 3], Some("deadbeef01")),
             scan(&[1], Some("")),
             add_up::plan(&files::parts(&files(), 3), None).unwrap(),
             add_up::plan(&files::parts(&files(), 16), Some(-7)).unwrap(),
+            check::plan(&places, 2).unwrap(),
         ]
     }
 
@@ -274,8 +282,8 @@ mod tests {
         bytes.extend_from_slice(b"\x039.9 what nobody knows yet");
         let error = codec.decode(&bytes, &[input]).unwrap_err().to_string();
         let both = [
-            "postlink-fleet 9.9 and has version 3",
-            "runs version 2: the scheduler, the executors and the client must be of one version",
+            "postlink-fleet 9.9 and has version 4",
+            "runs version 3: the scheduler, the executors and the client must be of one version",
         ];
         assert!(both.iter().all(|part| error.contains(part)), "{error}");
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! merge, profile, …  --cluster df://…
-//!   checks shards, plans ──plan──► scheduler ◄──asks for tasks── executor ──reads──► shards
+//!   lists shards, plans  ──plan──► scheduler ◄──asks for tasks── executor ──reads──► shards
 //!            ▲                                                    │    ▲
 //!            └───────────────────── rows ────────────────────────┘    └─ rows of one stage for the next
 //! ```
@@ -10,7 +10,7 @@
 //! What is submitted is the physical plan that would run here, cut into more parts, with the same operators of ours in
 //! it (`codec`): so it reads the very files that were checked, with the sizes that they had, by the same reader, and
 //! nothing is listed again on the other side. `merge` is no question to the engine: executors add up as one machine
-//! does (`add_up`).
+//! does (`add_up`). Where there are many shards, executors check them as well, in a job before (`check`).
 //!
 //! Executors ask for work and need not be reachable by the scheduler, only by each other and by who asked. A task of
 //! an executor that is lost runs again on another one, and what others had read of it is read again; Ballista sees to
@@ -19,6 +19,8 @@
 
 #[cfg(feature = "cluster")]
 mod add_up;
+#[cfg(feature = "cluster")]
+mod check;
 #[cfg(feature = "cluster")]
 mod client;
 #[cfg(feature = "cluster")]
