@@ -46,6 +46,8 @@ use crate::store;
 const ROW_GROUP: usize = 1 << 17;
 /// Hexadecimal digits of an id.
 pub const ID_DIGITS: usize = 32;
+/// In front of a place that stands for the id of a file of other tools: no hexadecimal digit.
+const OF_PLACE: &str = "path:";
 /// Bytes of a file or an object that is read whole, an object by one request: all of most shards.
 pub const SMALL: u64 = 8 << 20;
 /// Bytes at the end of an object that have the footer of most shards.
@@ -178,14 +180,14 @@ impl Shard {
     /// The ids as a file has them: none of a file of other tools.
     #[cfg(feature = "cluster")]
     pub fn written_ids(&self) -> Option<String> {
-        let made = |id: &String| id.len() != ID_DIGITS;
-        (!self.ids.iter().any(made)).then(|| self.ids.concat())
+        let is_made = self.ids.iter().any(|id| id.starts_with(OF_PLACE));
+        (!is_made).then(|| self.ids.concat())
     }
 
     /// The ids of a file, by what it has of them.
     pub fn ids_of(place: &Place, written: Option<&str>) -> Result<Vec<String>, String> {
         match written {
-            None => Ok(vec![format!("path:{place}")]),
+            None => Ok(vec![format!("{OF_PLACE}{place}")]),
             Some(text) => ids(text),
         }
     }

@@ -232,6 +232,8 @@ impl Told {
 mod tests {
     use super::*;
 
+    const LONG: &str = "/of/another/tool/27.parquet";
+
     fn shard(path: &str, ids: Vec<String>, days: Option<(i32, i32)>) -> Shard {
         Shard {
             place: path.into(),
@@ -242,12 +244,15 @@ mod tests {
         }
     }
 
+    /// A path that is as long as an id, with what is in front of it, was taken for one.
     #[test]
     fn what_files_say_of_themselves_comes_out_as_it_went_in() {
         let two = ["0", "f"].map(|digit| digit.repeat(shard::ID_DIGITS));
         let shards = [
             shard("/a b", two.to_vec(), Some((-1, 20_000))),
             shard("/c", vec!["path:/c".into()], None),
+            // Of as many characters as an id has digits.
+            shard(LONG, vec![format!("path:{LONG}")], None),
         ];
         let mut found: Vec<(Place, anyhow::Result<Shard>)> = shards
             .iter()
@@ -256,16 +261,16 @@ mod tests {
         found.push(("/d".into(), Err(anyhow!("/d: cut short").context("why"))));
         let places: Vec<Place> = found.iter().map(|one| one.0.clone()).collect();
         let mut told = Told::default();
-        assert_eq!(told.add(&batch(&found[..2]).unwrap()).unwrap(), 2);
+        assert_eq!(told.add(&batch(&found[..3]).unwrap()).unwrap(), 3);
         assert_eq!(told.missing(&places).unwrap(), [Place::from("/d")]);
-        told.add(&batch(&found[2..]).unwrap()).unwrap();
+        told.add(&batch(&found[3..]).unwrap()).unwrap();
         assert!(told.missing(&places).unwrap().is_empty());
         let out = told.finish(places.clone()).unwrap();
         assert!(out.iter().map(|one| &one.0).eq(&places));
         for (shard, (_, found)) in shards.iter().zip(&out) {
             assert_eq!(found.as_ref().unwrap(), shard);
         }
-        let wrong = out[2].1.as_ref().unwrap_err().to_string();
+        let wrong = out[3].1.as_ref().unwrap_err().to_string();
         assert_eq!(wrong, "why: /d: cut short");
     }
 
