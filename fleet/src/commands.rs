@@ -15,7 +15,7 @@ use postlink_profile::Weighted;
 use crate::cli::{
     Add, Check, Command, Expire, Format, Merge, Profile, Quality, Query, Server, Source, Stale,
 };
-use crate::cluster::{self, Cluster};
+use crate::cluster;
 use crate::engine::Engine;
 use crate::place::{Output, Place, remove_all};
 use crate::progress::Progress;
@@ -189,7 +189,7 @@ async fn write_shard(
 }
 
 async fn inventory(source: &Source, say: &Say) -> Result<Inventory> {
-    let cluster = source.cluster.as_deref().map(Cluster::new).transpose()?;
+    let cluster = cluster::at(source.cluster.as_deref())?;
     let (cluster, skip) = (cluster.as_ref(), source.skip_damaged);
     let inventory = Inventory::read(&source.shards, skip, cluster, &say.progress).await?;
     for (_, what) in &inventory.damaged {
@@ -400,7 +400,7 @@ async fn expire(command: Expire, say: &Say) -> Result<ExitCode> {
 }
 
 async fn check(command: &Check, say: &Say) -> Result<ExitCode> {
-    let cluster = command.cluster.as_deref().map(Cluster::new).transpose()?;
+    let cluster = cluster::at(command.cluster.as_deref())?;
     let cluster = cluster.as_ref();
     let inventory = Inventory::read(&command.shards, true, cluster, &say.progress).await?;
     say.progress.end();

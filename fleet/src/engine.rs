@@ -19,7 +19,7 @@ use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::memory::Pool;
 use crate::progress::Progress;
 use crate::shard::Inventory;
@@ -62,7 +62,7 @@ impl Engine {
         progress: &Progress,
     ) -> Result<Engine> {
         let table = Counts::new(inventory)?;
-        let cluster = limits.cluster.as_deref().map(Cluster::new).transpose()?;
+        let cluster = cluster::at(limits.cluster.as_deref())?;
         let context = match &cluster {
             None => local(limits)?,
             Some(cluster) => cluster.session(limits)?,

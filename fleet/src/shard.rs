@@ -487,8 +487,8 @@ impl Inventory {
         let mut shards = Vec::new();
         progress.begin("files opened", all.len() as u64);
         let found = match cluster {
-            Some(cluster) if all.len() >= MANY => cluster.look(all, progress).await?,
-            _ => look(all, progress).await,
+            Some(cluster) if all.len() >= MANY => cluster.check(all, progress).await?,
+            _ => check(all, progress).await,
         };
         for (place, opened) in found {
             match opened {
@@ -559,7 +559,7 @@ impl Inventory {
 }
 
 /// What files say of themselves, which are checked whole.
-pub async fn look(all: Vec<Place>, progress: &Progress) -> Vec<(Place, Result<Shard>)> {
+pub async fn check(all: Vec<Place>, progress: &Progress) -> Vec<(Place, Result<Shard>)> {
     each(all, open, open_object, progress).await
 }
 

@@ -35,7 +35,7 @@ impl Cluster {
     }
 
     /// Never called.
-    pub async fn look(&self, _: Vec<Place>, _: &Progress) -> Result<Vec<(Place, Result<Shard>)>> {
+    pub async fn check(&self, _: Vec<Place>, _: &Progress) -> Result<Vec<(Place, Result<Shard>)>> {
         match self.0 {}
     }
 

@@ -104,7 +104,7 @@ impl Operator for Check {
             let checking = tokio::task::spawn_blocking(move || {
                 for some in files.chunks(OBJECTS_AT_ONCE) {
                     let places = some.iter().map(|file| file.place.clone()).collect();
-                    let found = runtime.block_on(shard::look(places, &Progress::default()));
+                    let found = runtime.block_on(shard::check(places, &Progress::default()));
                     if sender.blocking_send(Ok(batch(&found)?)).is_err() {
                         break;
                     }
@@ -128,7 +128,10 @@ fn batch(found: &[(Place, anyhow::Result<Shard>)]) -> anyhow::Result<RecordBatch
     for (place, found) in found {
         places.append_value(place.url()?);
         let shard = match found {
-            Ok(shard) => Some(shard),
+            Ok(shard) => {
+                wrong.append_null();
+                Some(shard)
+            }
             Err(error) if is_of_reading(error) => {
                 bail!("{error:#}: an executor must be able to read all shards")
             }
@@ -137,9 +140,6 @@ fn batch(found: &[(Place, anyhow::Result<Shard>)]) -> anyhow::Result<RecordBatch
                 None
             }
         };
-        if shard.is_some() {
-            wrong.append_null();
-        }
         ids.append_option(shard.and_then(Shard::written_ids));
         rows.append_value(shard.map_or(0, |shard| shard.rows));
         bytes.append_value(shard.map_or(0, |shard| shard.bytes));
@@ -169,11 +169,11 @@ fn is_of_reading(error: &anyhow::Error) -> bool {
     error.chain().any(is_it)
 }
 
-/// What executors have said of files so far.
+/// What executors have found so far.
 #[derive(Default)]
-pub struct Told(HashMap<String, anyhow::Result<Shard>>);
+pub struct Checked(HashMap<String, anyhow::Result<Shard>>);
 
-impl Told {
+impl Checked {
     /// Takes some rows; how many they are.
     pub fn add(&mut self, batch: &RecordBatch) -> anyhow::Result<usize> {
         let places: &StringArray = of_type(batch, PLACE)?;
@@ -204,7 +204,7 @@ impl Told {
         Ok(batch.num_rows())
     }
 
-    /// Of these places those of which nothing was said.
+    /// Of these places those that are not checked yet.
     pub fn missing(&self, places: &[Place]) -> anyhow::Result<Vec<Place>> {
         let mut missing = Vec::new();
         for place in places {
@@ -215,16 +215,16 @@ impl Told {
         Ok(missing)
     }
 
-    /// What was said, in the order of the places.
+    /// What was found, in the order of the places.
     pub fn finish(
         mut self,
         places: Vec<Place>,
     ) -> anyhow::Result<Vec<(Place, anyhow::Result<Shard>)>> {
-        let told = places.into_iter().map(|place| {
+        let checked = places.into_iter().map(|place| {
             let found = self.0.remove(place.url()?.as_str());
             Ok((place, found.context("a file that no executor checked")?))
         });
-        told.collect()
+        checked.collect()
     }
 }
 
@@ -260,12 +260,12 @@ mod tests {
             .collect();
         found.push(("/d".into(), Err(anyhow!("/d: cut short").context("why"))));
         let places: Vec<Place> = found.iter().map(|one| one.0.clone()).collect();
-        let mut told = Told::default();
-        assert_eq!(told.add(&batch(&found[..3]).unwrap()).unwrap(), 3);
-        assert_eq!(told.missing(&places).unwrap(), [Place::from("/d")]);
-        told.add(&batch(&found[3..]).unwrap()).unwrap();
-        assert!(told.missing(&places).unwrap().is_empty());
-        let out = told.finish(places.clone()).unwrap();
+        let mut checked = Checked::default();
+        assert_eq!(checked.add(&batch(&found[..3]).unwrap()).unwrap(), 3);
+        assert_eq!(checked.missing(&places).unwrap(), [Place::from("/d")]);
+        checked.add(&batch(&found[3..]).unwrap()).unwrap();
+        assert!(checked.missing(&places).unwrap().is_empty());
+        let out = checked.finish(places.clone()).unwrap();
         assert!(out.iter().map(|one| &one.0).eq(&places));
         for (shard, (_, found)) in shards.iter().zip(&out) {
             assert_eq!(found.as_ref().unwrap(), shard);

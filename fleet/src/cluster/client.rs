@@ -23,7 +23,7 @@ use futures::StreamExt;
 use url::Url;
 
 use super::add_up::{self, Fetched};
-use super::check::{self, Told};
+use super::check::{self, Checked};
 use super::codec::Codec;
 use super::server::MESSAGE;
 use crate::cli::SCHEDULER_PORT;
@@ -104,13 +104,13 @@ impl Cluster {
     }
 
     /// What files say of themselves, which executors check whole, in the order of the places. What an executor has
-    /// found and cannot be fetched, as it is lost then, is looked for again.
-    pub async fn look(
+    /// found and cannot be fetched, as it is lost then, is checked again.
+    pub async fn check(
         &self,
         places: Vec<Place>,
         progress: &Progress,
     ) -> Result<Vec<(Place, Result<Shard>)>> {
-        let mut told = Told::default();
+        let mut checked = Checked::default();
         let mut left = places.clone();
         for attempt in 1.. {
             let plan = check::plan(&left, PARTS)?;
@@ -119,17 +119,17 @@ impl Cluster {
             let mut lost = None;
             while let Some(batch) = answer.next().await {
                 match batch {
-                    Ok(batch) => (0..told.add(&batch)?).for_each(|_| progress.did()),
+                    Ok(batch) => (0..checked.add(&batch)?).for_each(|_| progress.did()),
                     Err(error) => lost = Some(error),
                 }
             }
-            left = told.missing(&left)?;
+            left = checked.missing(&left)?;
             if left.is_empty() {
                 break;
             }
             self.again(lost, left.len(), "files", attempt, progress)?;
         }
-        told.finish(places)
+        checked.finish(places)
     }
 
     /// What an attempt has left out is said, and done again; after the last one it is an error.

@@ -63,7 +63,7 @@ impl ExecutionEngine for Engine {
                 return Ok(Transformed::no(plan));
             };
             Ok(Transformed::yes(Arc::new(Fetch {
-                reader: reader.with_work_dir(folder.to_owned()),
+                reader: reader.clone(),
                 folder: folder.to_owned(),
                 metrics: ExecutionPlanMetricsSet::new(),
             })))
@@ -77,7 +77,7 @@ impl ExecutionEngine for Engine {
 /// Reads what tasks of the stage before wrote.
 #[derive(Debug)]
 struct Fetch {
-    /// Where all of it is, and a reader of what this executor has itself.
+    /// Ballista's reader, which says where all of it is.
     reader: ShuffleReaderExec,
     /// Of rows that this executor wrote.
     folder: String,

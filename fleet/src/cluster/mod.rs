@@ -39,3 +39,8 @@ pub use {
 mod absent;
 #[cfg(not(feature = "cluster"))]
 pub use absent::{Cluster, executor, scheduler};
+
+/// The cluster at the URL that `--cluster` gives, if it does.
+pub fn at(url: Option<&str>) -> anyhow::Result<Option<Cluster>> {
+    url.map(Cluster::new).transpose()
+}

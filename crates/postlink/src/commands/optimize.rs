@@ -148,7 +148,7 @@ pub fn read_any(
     read_weighted(ui, input, &profiles::weighted(files)?, ignore_build_id)
 }
 
-/// The same.
+/// The same of files with their weights.
 pub fn read_weighted(
     ui: &Ui,
     input: &Parsed<'_>,

@@ -335,11 +335,11 @@ impl Tune {
             .prefix("postlink-run.")
             .tempdir()
             .context("a temporary directory")?;
+        let file = folder.join(self.profile_name());
         let (profile, took) = if self.by_trace {
-            self.branches(&input, &folder.join(self.profile_name()), ui)?
+            self.branches(&input, &file, ui)?
         } else {
-            let (to, counts) = (folder.join(name), folder.join(self.profile_name()));
-            self.counts(&input, &to, &counts, scripts.path(), ui)?
+            self.counts(&input, &folder.join(name), &file, scripts.path(), ui)?
         };
         let windows = self.trace(&input, took, &folder, ui)?;
 
